@@ -15,7 +15,7 @@ from pydantic import Field
 from leakbench.core.part import Text, part
 from leakbench.measure.statistics import difference_interval
 from leakbench.reproduce.agreement import mean_test
-from leakbench.reproduce.verdict import DIFFERENT, LEAST_SEEDS, NONE, ORDER, Compared
+from leakbench.reproduce.verdict import DIFFERENT, LEAST_SEEDS, NONE, ORDER, Compared, without_test
 
 __all__ = ["Order", "Rounds", "ordered", "rounds_of"]
 
@@ -55,7 +55,9 @@ def rounds_of(row: Mapping[Any, Any]) -> NDArray[np.floating]:
     return np.array(json.loads(str(row["accuracies"])), dtype=np.float64)
 
 
-def ordered(rounds: Rounds, rows: pd.DataFrame, smaller: Mapping[str, str]) -> list[Compared]:
+def ordered(
+    rounds: Rounds, rows: pd.DataFrame, smaller: Mapping[str, str], collapsed: Mapping[str, str]
+) -> list[Compared]:
     """Return each claim of an order whose rows were measured: the difference in points of accuracy and its 95 % t interval.
 
     The seeds of all rows share what is drawn, so differences are taken seed by seed. `decided` gives the verdicts.
@@ -64,6 +66,7 @@ def ordered(rounds: Rounds, rows: pd.DataFrame, smaller: Mapping[str, str]) -> l
         rounds: The claims.
         rows: The measured rows.
         smaller: {cell that was not measured at full size: how it differs}, which decides no order.
+        collapsed: {cell with a training that did not learn: the reason why no test is made}.
     """
     kept = {str(row["cell"]): rounds_of(row) for row in rows.to_dict("records")}
     found = []
@@ -85,7 +88,9 @@ def ordered(rounds: Rounds, rows: pd.DataFrame, smaller: Mapping[str, str]) -> l
                 replace(row, verdict=DIFFERENT, reason="; ".join([*([seeds] if many < LEAST_SEEDS else []), *why]))
             )
         else:
-            found.append(replace(row, test=mean_test(value, low, high, many), units=f"{many} seeds"))
+            why = dict.fromkeys(collapsed[name] for name in (*order.more, *order.less) if name in collapsed)
+            tested = replace(row, test=mean_test(value, low, high, many), units=f"{many} seeds")
+            found.append(without_test(tested, "; ".join(why)))
     return found
 
 

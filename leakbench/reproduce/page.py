@@ -110,8 +110,9 @@ def claims_of(table: Table, rows: pd.DataFrame) -> list[Compared]:
             found += [claim for row, claims in line.unmeasured().items() for claim in unmeasured(row, claims)]
         for row in measured.get(line.name, []):
             found += table.compared(line, row)
-    smaller = table.smaller(rows.to_dict("records"))
-    return decided(found + (ordered(table.rounds, rows, smaller) if table.rounds else []))
+    every = rows.to_dict("records")
+    unfit = table.smaller(every), table.collapsed(every)
+    return decided(found + (ordered(table.rounds, rows, *unfit) if table.rounds else []))
 
 
 def page_of(

@@ -25,8 +25,10 @@ found:    summary of the numbers, below them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from os.path import normpath
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,9 +39,10 @@ from leakbench.cell import Request
 from leakbench.cell.budget import prepare
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import LeakagePoint
-from leakbench.core.recipe import own_recipes
+from leakbench.core.recipe import own_recipes, resolve
 from leakbench.core.request import TRAINING_ONLY
 from leakbench.data.find import Load
+from leakbench.data.recipe import DatasetRecipe
 from leakbench.reproduce.columns import COLUMNS, WITHOUT_LEAKS, measures_of
 from leakbench.reproduce.curves import Order, Rounds
 from leakbench.reproduce.file import (
@@ -55,7 +58,7 @@ from leakbench.reproduce.file import (
     claims_of,
     quick_fields,
 )
-from leakbench.reproduce.verdict import CLAIMS, LEAST_SEEDS, Compared, compared, digits_of
+from leakbench.reproduce.verdict import CLAIMS, COLLAPSED, LEAST_SEEDS, Compared, compared, digits_of
 from leakbench.study.grid import combinations, labelled
 from leakbench.study.rows import Row, RowFormat, of_table
 from leakbench.study.stale import Published, Today, hash_of, together
@@ -144,6 +147,25 @@ class Line:
         return [replace(first, seed=first.seed + i) for i in range(seeds)]
 
 
+def _accuracies(row: Row) -> list[list[float]]:
+    """Return the accuracies of each training of a row, or their mean where it does not keep them; empty without a training."""
+    kept, mean = row.get("accuracies"), row.get("trained_accuracy")
+    if isinstance(kept, str):
+        found: list[list[float]] = json.loads(kept)
+        return found
+    return [] if mean is None or math.isnan(mean) else [[float(mean)]]
+
+
+@cache
+def _chance(dataset: str) -> tuple[float, float]:
+    """Return the share of the commonest class, and the largest accuracy on the test examples that it explains; NaN if unknown."""
+    sizes = resolve("datasets", DatasetRecipe, dataset)[1].sizes
+    if sizes is None or len(sizes.train) < 2:
+        return math.nan, math.nan
+    share = max(sizes.train) / sum(sizes.train)
+    return share, share + 3 * math.sqrt(share * (1 - share) / sizes.test)
+
+
 @dataclass(frozen=True)
 class Table:
     """What a file of a table says.
@@ -198,7 +220,25 @@ class Table:
         quick = self.smaller([row]).get(line.name, "")
         apart = {what: "; ".join(filter(None, (line.apart.get(what, ""), quick))) for what in claim}
         digits = digits_of(claim for line in self.lines for claim in line.claims.values())
-        return compared(row, claim, apart, line.because, digits, line.samples, len(line.counts(scale)))
+        collapsed = self.collapsed([row]).get(line.name, "")
+        return compared(row, claim, apart, line.because, digits, line.samples, len(line.counts(scale)), collapsed)
+
+    def collapsed(self, rows: Iterable[Row]) -> dict[str, str]:
+        """Return {cell with a training that learned nothing: the reason why no test over its trainings is made}.
+
+        Such a training answers with one class or at random, and its accuracy is at most that of the commonest class, within
+        sampling error. The spread of these accuracies is that of the classes, and not the normal or skewed one for which the error
+        rate of the page is simulated. A row without the accuracy of each training is judged by its mean.
+        """
+        found, lines = {}, {line.name: line for line in self.lines}
+        for row in rows:
+            least = min((each[-1] for each in _accuracies(row)), default=math.nan)
+            chance, limit = _chance(str(lines[row["cell"]].given.get("dataset", Request.dataset)))
+            if least <= limit:
+                found[str(row["cell"])] = (
+                    f"{COLLAPSED}: accuracy {least:.3f} is not above that of one class for all ({chance:.3f}), and no test is made"
+                )
+        return found
 
     def smaller(self, rows: Iterable[Row]) -> dict[str, str]:
         """Return {cell with a row of scale `quick`: how it differs from full size}; such a row decides nothing."""

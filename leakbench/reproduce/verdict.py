@@ -15,6 +15,7 @@ from leakbench.reproduce.agreement import LEVEL, Agreement, agreement, holm
 
 __all__ = [
     "CLAIMS",
+    "COLLAPSED",
     "CONTRADICTED",
     "DIFFERENT",
     "LEAST_SEEDS",
@@ -31,6 +32,7 @@ __all__ = [
     "digits_of",
     "settled",
     "unmeasured",
+    "without_test",
 ]
 
 REPRODUCED = "reproduced"
@@ -48,6 +50,9 @@ ORDER = "order"
 
 SEEDS = "seeds"
 """The unit of what several trainings decide."""
+
+COLLAPSED = "collapsed trainings"
+"""Start of the reason of a claim about trainings that answer at random or with one class."""
 
 EXPLAINED_BY_NOTHING = "the difference is not explained yet"
 
@@ -128,6 +133,7 @@ def compared(
     digits: Mapping[str, int],
     samples: Mapping[str, int] | None = None,
     looks: int = 1,
+    collapsed: str = "",
 ) -> list[Compared]:
     """Compare each claim of a row with the row's column of that name and its interval, `_low` and `_high`.
 
@@ -139,16 +145,18 @@ def compared(
         digits: {what is claimed: printed digits behind the point}.
         samples: {what is claimed: on how many examples the printed number was measured}, where the paper gives it.
         looks: after how many numbers of seeds the row may end.
+        collapsed: why no test over the row's trainings has the error rate of the page; empty for trainings that learned.
 
     Returns:
         The claims in their order; those that a test decides have no verdict before `decided`.
     """
-    return [
+    found = [
         _compared(
             row, what, number, claim, apart.get(what, ""), because, digits[what], (samples or {}).get(what), looks
         )
         for what, number in claim.items()
     ]
+    return [without_test(claim, collapsed, because) for claim in found]
 
 
 def _compared(
@@ -189,6 +197,13 @@ def _compared(
     return replace(found, reason=because, test=test, units=_count(units, measure.unit))
 
 
+def without_test(claim: Compared, collapsed: str, because: str = "") -> Compared:
+    """Return a claim that a test over collapsed trainings would decide as undecided; other claims are unchanged."""
+    if not collapsed or claim.test is None or CLAIMS[claim.what].unit not in (SEEDS, ""):
+        return claim
+    return replace(claim, verdict=UNDECIDED, test=None, reason="; ".join(filter(None, (collapsed, because))))
+
+
 def settled(claims: Sequence[Compared], tests: int) -> bool:
     """Return whether more trainings cannot change a row: the verdict of each claim that they decide is certain.
 
@@ -199,7 +214,8 @@ def settled(claims: Sequence[Compared], tests: int) -> bool:
         claims: a row's, from `compared`.
         tests: the most tests that the page can have.
     """
-    left = [claim for claim in claims if CLAIMS[claim.what].unit == SEEDS and claim.verdict in ("", UNDECIDED)]
+    waiting = [claim for claim in claims if CLAIMS[claim.what].unit == SEEDS and claim.verdict in ("", UNDECIDED)]
+    left = [claim for claim in waiting if not claim.reason.startswith(COLLAPSED)]  # No further training tests these.
     return all(
         claim.test is not None and _decided(claim, claim.test, tests * claim.test.p).verdict != UNDECIDED
         for claim in left

@@ -137,7 +137,7 @@ def test_verdicts_of_all_tables() -> None:
         "fed_alpha_cdp_table_11_budgets": (0, 4, 0),
         "fed_alpha_cdp_table_11_rounds": (2, 14, 0),
         "geyer_table_1_rounds": (0, 0, 3),
-        "flower_epsilons": (5, 9, 0),
+        "flower_epsilons": (5, 4, 0),
     }
 
 
@@ -168,15 +168,57 @@ def test_flowers_number_is_reproduced_if_it_is_at_least_the_valid_one() -> None:
     first, second = computed(claim)
     assert (first["losses"], second["losses"]) == (pytest.approx(46.2112, abs=1e-3), pytest.approx(17.8566, abs=1e-3))
     assert judge(claim) == (
-        "contradicted",
-        "the epsilon of one client replaced is 46.21; given by 'one client's update made zero'",
+        "undecided",
+        "the source names none of these: one client replaced: 46.21 (does not hold); one client's update made zero: 17.86 (holds)",
     )
+    # A source that names its adjacency is held to it.
+    for adjacency, verdict in (
+        ("one client replaced", "contradicted"),
+        ("one client's update made zero", "reproduced"),
+    ):
+        assert judge(dataclasses.replace(claim, given={**claim.given, "adjacency": adjacency}))[0] == verdict
+    with pytest.raises(InputError, match="adjacency: got 'one example', expected unnamed or one client replaced or"):
+        computed(dataclasses.replace(claim, given={**claim.given, "adjacency": "one example"}))
     quiet = {**claim.given, "noise_multiplier": 4.0, "within": 100.0}
     assert judge(dataclasses.replace(claim, claimed=46.3, given=quiet))[0] == "reproduced"
     with pytest.raises(InputError, match=r"printed: got 20, its formula gives 20\.7565"):
         computed(dataclasses.replace(claim, claimed=20.0))
     with pytest.raises(InputError, match="program: input should be 'script', 'without replacement' or 'poisson'"):
         construct(COUNTED["flower_epsilons"], {**claim.given, "program": "scirpt"})
+
+
+@pytest.mark.parametrize(
+    ("gives", "stated", "verdict"),
+    [
+        ((1, 1), (0, 0), "reproduced"),
+        ((1, 0), (0, 0), "undecided"),
+        ((0, 1), (0, 0), "undecided"),
+        ((0, 0), (0, 0), "contradicted"),
+        ((1, 0), (1, 0), "reproduced"),
+        ((0, 1), (1, 0), "contradicted"),
+        ((0, 1), (1, 1), "reproduced"),
+    ],
+)
+def test_a_number_without_a_stated_reading_is_compared_under_each(
+    gives: tuple[int, int], stated: tuple[int, int], verdict: str
+) -> None:
+    claim = claim_of("flower_epsilons", "script, q = 1, z = 1, 10 rounds")
+    rows = [
+        {
+            "cell": claim.name,
+            "reading": f"reading {n}",
+            "stated": stated[n],
+            "gives": gives[n],
+            "reason": "",
+            "formula": 1.0,
+        }
+        | {"renyi": 3.0, "losses": 2.0 + n}
+        for n in range(2)
+    ]
+    found, reason = judge(claim, rows)
+    assert found == verdict
+    if verdict != "reproduced" and not any(stated):
+        assert "reading 0: 2 " in reason and "reading 1: 3 " in reason  # Both values are printed.
 
 
 def test_flowers_number_is_compared_with_privacy_losses() -> None:
@@ -210,7 +252,7 @@ SMALL = {
     "counts": "flower_epsilons",
     "title": "A small table",
     "text": "Of nothing.",
-    "given": {"delta": 1e-5, "within": 1.0, "program": "script", "noise_multiplier": 1.0}
+    "given": {"delta": 1e-5, "within": 1.0, "program": "script", "adjacency": "unnamed", "noise_multiplier": 1.0}
     | {"federation": {"local_iterations": 1, "batch": 1, "examples_per_client": 1, "copies": 1.0, "most_copies": 1}
        | {"client_sampling": "poisson", "batch_sampling": "poisson", "tensors": 1, "clients": 4, "clients_per_round": 4}
        | {"rounds": 1}},

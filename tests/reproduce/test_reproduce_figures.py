@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from matplotlib.image import imread
 
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Reporter
+from leakbench.measure.statistics import mean_interval
 from leakbench.reproduce import cost
 from leakbench.reproduce.curves import Order, Rounds, ordered
 from leakbench.reproduce.page import claims_of, page_of
 from leakbench.reproduce.reproduce import reproduce
 from leakbench.reproduce.table import Table, read_table
 from leakbench.reproduce.table_figures import draw, draw_curves, shown_of
-from leakbench.reproduce.verdict import decided
+from leakbench.reproduce.verdict import compared, decided, settled
 from leakbench.study.study import Execution
 
 TINY = {
@@ -171,7 +173,7 @@ def curves(**accuracies: list[list[float]]) -> pd.DataFrame:
 def test_the_window_is_a_mean_over_as_many_rounds_at_each_end() -> None:
     """Rounds .1, .2, .3 and .7: .15 over the first two, .5 over the last two."""
     rows, orders = curves(a=[[0.1, 0.2, 0.3, 0.7]], b=[[0.0] * 4]), ("all", "first", "last")
-    found = ordered(Rounds(2, {}, tuple(Order("a above b", ("a",), ("b",), span) for span in orders)), rows, {})
+    found = ordered(Rounds(2, {}, tuple(Order("a above b", ("a",), ("b",), span) for span in orders)), rows, {}, {})
     assert [claim.value for claim in found] == pytest.approx([32.5, 15.0, 50.0])
 
 
@@ -193,7 +195,7 @@ def test_an_order_is_reproduced_if_the_difference_over_seeds_is_positive() -> No
         Order("not measured", ("a",), ("e",)),
         Order("later", ("a",), ("b",), apart="written after the results"),
     ]
-    found = ordered(Rounds(1, {}, tuple(orders)), rows, {})
+    found = ordered(Rounds(1, {}, tuple(orders)), rows, {}, {})
     whole, first, last, twice, alone, later = decided(found)
     assert (whole.row, whole.verdict, whole.value) == ("a above b", "reproduced", pytest.approx(10))
     half = 2.262157 * 0.025 * math.sqrt(10 / 9) / math.sqrt(10)
@@ -210,7 +212,7 @@ def test_an_order_is_reproduced_if_the_difference_over_seeds_is_positive() -> No
 def test_an_order_that_seeds_do_not_decide_is_reported() -> None:
     rows = curves(a=[[0.1], [0.5], [0.3]], b=[[0.5], [0.1], [0.3]], c=[[0.1], [0.1], [0.1]], d=[[0.2], [0.2], [0.2]])
     orders = (Order("a above b", ("a",), ("b",)), Order("c above d", ("c",), ("d",)))
-    one, alike = decided(ordered(Rounds(1, {}, orders), rows, {}))
+    one, alike = decided(ordered(Rounds(1, {}, orders), rows, {}, {}))
     assert (one.verdict, one.reason) == ("undecided", "3 seeds: p = 1 after Holm's correction")
     assert (alike.verdict, alike.reason) == ("undecided", "3 seeds: their spread is unknown")
 
@@ -293,3 +295,71 @@ def test_rows_of_scale_quick_decide_nothing(quick: dict[str, int], tmp_path: Pat
     assert whole == dict.fromkeys((*kinds, "order"), "reproduced")
     assert verdicts(a="quick", b="full") == dict.fromkeys(whole, "different setting")
     assert verdicts(a="full", b="quick") == {**whole, "order": "different setting"}  # An order needs all of its rows.
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "judged"),
+    [
+        ([0.60, 0.61, 0.60, 0.61], True),
+        ([0.20, 0.21, 0.20, 0.21], True),
+        ([0.1010, 0.1013, 0.1010, 0.1013], False),  # One class for all: digits have ten classes of nearly equal size.
+        ([0.0, 0.0, 0.0, 0.0], False),  # Diverged.
+        ([0.60, 0.61, 0.60, 0.10], False),  # One of them collapsed: the trainings have two modes.
+        ([0.13, 0.13, 0.13, 0.13], False),  # Within the sampling error of 450 test examples.
+    ],
+)
+def test_trainings_at_chance_are_not_tested(accuracies: list[float], judged: bool, tmp_path: Path) -> None:
+    """The error rate of the test is that of trainings whose accuracies are normal or skewed, not of those that collapse."""
+    body = {"columns": "accuracy", "window": 1, "curves": {"f": ["a", "b"]}, "seeds": 4}
+    body |= {"rows": [{"name": "a", "claim": {"accuracy": 0.928}}, {"name": "b"}]}
+    table = table_of(tmp_path, **body, orders=[{"says": "b above a", "more": ["b"], "less": ["a"]}])
+    mean = sum(accuracies) / len(accuracies)
+    same = {"point": "type-2", "scale": "full", "dataset": "digits", "seeds": 4, "trained_accuracy": mean}
+    same |= {"trained_accuracy_low": mean - 0.001, "trained_accuracy_high": mean + 0.001}
+    rows = [
+        {**same, "row": "a", "cell": "a", "accuracies": json.dumps([[each] for each in accuracies])},
+        {**same, "row": "b", "cell": "b", "accuracies": json.dumps([[0.9], [0.91], [0.905], [0.9]])},
+    ]
+    accuracy, order = claims_of(table, pd.DataFrame(rows))
+    found = {accuracy.verdict, order.verdict}
+    assert found == ({"contradicted", "reproduced"} if judged else {"undecided"})
+    assert (
+        accuracy.reason.startswith("collapsed trainings: ")
+        == order.reason.startswith("collapsed trainings: ")
+        != judged
+    )
+    # A further training changes nothing for a collapsed one.
+    assert judged or settled([accuracy], 2)
+    if not judged:
+        return
+    # Without the accuracy of each training, the mean is compared.
+    alone = pd.DataFrame(rows[:1]).drop(columns="accuracies").assign(trained_accuracy=0.114)
+    [claim] = [each for each in claims_of(replace(table, rounds=None), alone) if each.what == "accuracy"]
+    assert claim.verdict == "undecided" and claim.reason.startswith("collapsed trainings: accuracy 0.114 ")
+
+
+def test_trainings_that_sometimes_collapse_are_not_contradicted(tmp_path: Path) -> None:
+    """Three of four trainings collapse. Three that did say nothing about a paper's training that learned."""
+    table = table_of(tmp_path, seeds=3, rows=[{"name": "a", "claim": {"accuracy": 0.9}}])
+    rng = np.random.default_rng(0)
+
+    def training(collapses: float = 0.75) -> float:
+        accuracy = rng.choice([0.095, 0.1, 0.105]) if rng.random() < collapses else 0.9
+        return float(accuracy + 0.001 * rng.standard_normal())
+
+    false = {"with the rule": 0, "without it": 0}
+    for _ in range(100):
+        every, printed = [training() for _ in range(3)], round(training(0.0), 3)
+        mean, low, high = mean_interval(np.array(every))
+        row = {"row": "a", "cell": "a", "point": "type-2", "scale": "full", "dataset": "digits", "seeds": 3}
+        row |= {"trained_accuracy": mean, "trained_accuracy_low": low, "trained_accuracy_high": high}
+        row |= {"accuracies": json.dumps([[each] for each in every])}
+        line = replace(table.lines[0], claims={"": {"accuracy": printed}})
+        tested = decided(compared(row, {"accuracy": printed}, {}, "", {"accuracy": 3}))
+        for how, claims in (
+            ("with the rule", claims_of(replace(table, lines=(line,)), pd.DataFrame([row]))),
+            ("without it", tested),
+        ):
+            false[how] += claims[0].verdict == "contradicted"
+    assert false["with the rule"] == 0
+    assert false["without it"] > 2  # More than 1 % of the pages.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from findings import Inputs, Source
 from plain import hard_phrases
 
+from leakbench.core.request import Request
 from leakbench.core.verdict_words import LEAKING
+from leakbench.reproduce.published import read_any
 from leakbench.reproduce.reproduce import pages_of
 from tests.published_files import RESULTS
 
@@ -88,18 +91,34 @@ def test_rows_that_are_not_significant_take_a_claim_back(finding, name, columns,
     assert "- Not shown, because " in without.text(1)
 
 
-def test_a_printed_accuracy_is_contradicted_by_several_trainings_only(inputs: Inputs) -> None:
-    """A row of four trainings decides; one training does not, nor do rows of three, whose p-values are multiplied by the looks."""
-    source = inputs.tables["fed_alpha_cdp_table_4"]
+def test_the_noise_of_a_round_is_sigma_times_the_root_of_the_parameters() -> None:
+    """The network of Table 4: 9 x 32, 9 x 32 x 64 and 1,600 x 10 weights; sigma C = 24 on the sum over K_t = 100 updates."""
+    table = read_any("fed_alpha_cdp_table_4")
+    line = next(line for line in table.lines if line.name == findings.STATED)
+    found = findings.noise_of_a_round(Request(**line.given))
+    parameters = 9 * 32 + 9 * 32 * 64 + 1600 * 10
+    assert (found.parameters, found.layers, found.rounds) == (parameters, 3, 100) == (34_720, 3, 100)
+    assert found.noise == pytest.approx(6 * 4 * math.sqrt(parameters) / 100, rel=1e-6)
+    assert found.update == pytest.approx(4 * math.sqrt(3), rel=1e-6)
+    assert found.noise > 6 * found.update
+    # The texts of the table have these numbers.
+    texts = " ".join([table.answer, table.found, line.because])
+    for number in (f"{found.noise:.1f}", f"{found.update:.2f}", "34,720", "norm of 447", "reach 693"):
+        assert number in texts
+    assert round(found.noise * 10) == 447 and round(found.update * 100) == 693
 
-    def alone(*names: str) -> Inputs:
-        rows = source.rows[source.rows["cell"].isin(names)]
-        return replace(inputs, tables={**inputs.tables, "fed_alpha_cdp_table_4": replace(source, rows=rows)})
 
-    four = alone("N = 1000, 10 %, Fed-SDP")
-    assert findings.printed_accuracy(four).doubts == []
-    assert findings.printed_accuracy(changed(four, "fed_alpha_cdp_table_4", seeds=1.0)).doubts
-    assert findings.printed_accuracy(alone("N = 1000, 10 %, Fed-CDP", "N = 1000, 10 %, Fed-alphaCDP")).doubts
+def test_more_clients_make_the_noise_shorter_than_an_update(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings.printed_accuracy(inputs).doubts == []
+    monkeypatch.setattr(findings, "STATED", "N = 10000, 10 %, Fed-SDP")
+    assert findings.printed_accuracy(inputs).doubts == [
+        "the noise of a round (4.5) is not longer than an update (6.93)"
+    ]
+
+
+def test_the_finding_on_released_code_says_for_which_noise_the_claim_is(inputs: Inputs) -> None:
+    text = " ".join(findings.released_code(inputs).text(1).split())
+    assert re.search(r"`fed_cdp_as_released` claims [\d.]+ \(for sigma 6\) and has [\d.,]+ \(with sigma 0\.5\)", text)
 
 
 @pytest.mark.parametrize(
