@@ -91,11 +91,14 @@ class Examples:
         return sizes
 
     def without_padding(self) -> Examples:
-        """Return the examples with zeros for the inputs of padding, whose gradient may be infinite: its weight is no bound then."""
+        """Return the examples with zeros instead of padding: an infinite gradient times a weight of zero is NaN."""
         if not self.padded or bool((self.weights != 0).all()):
             return self
-        out = (self.weights == 0).reshape(*self.weights.shape, *[1] * (self.inputs.dim() - 3))
-        return replace(self, inputs=self.inputs.masked_fill(out, 0))
+        inputs, targets = (
+            t.masked_fill((self.weights == 0).reshape(*self.weights.shape, *[1] * (t.dim() - 3)), 0)
+            for t in (self.inputs, self.targets)
+        )
+        return replace(self, inputs=inputs, targets=targets)
 
     def of_lanes(self, lanes: slice) -> Examples:
         """Return the examples of some clients."""

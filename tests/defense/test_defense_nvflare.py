@@ -101,8 +101,11 @@ def test_the_clamp_has_no_bound_at_the_server():
 def test_nan_is_not_hidden():
     broken = signal()
     broken.grads["a"][:] = math.nan
-    for part in (PercentileFilter(), SparseVector(fraction=0.5), PercentileNoise(sigma0=1.0)):
+    for part in (SparseVector(fraction=0.5), PercentileNoise(sigma0=1.0)):
         assert part(broken, NOW, drawing()).grads["a"].isnan().any()
+    # A part that states a bound counts the update as zero.
+    after = PercentileFilter()(broken, NOW, drawing())
+    assert all((g == 0).all() for g in after.grads.values()) and after.zeroed["update"].sum() == after.lanes
 
 
 def test_an_attacker_repeats_the_zeros_and_the_clamp_of_the_update():

@@ -95,9 +95,11 @@ def test_padding_contributes_nothing_whatever_it_is(example: tuple[Transform, ..
     weights = torch.ones(LANES, STEPS, BATCH)
     weights[1, 0, 2] = 0
     padded = dataclasses.replace(examples(alone=alone), weights=weights)
+    targets = padded.targets.clone()
+    targets[1, 0, 2, 1] = value
     one, other = (
         mean_update(network("cnn"), e, 0.1, Stations(example=example), CLOCK, rngs())
-        for e in (padded, poisoned(padded, value))
+        for e in (padded, dataclasses.replace(poisoned(padded, value), targets=targets))
     )
     assert flat(one).isfinite().all() and torch.equal(flat(one), flat(other))
     assert not other.zeroed
