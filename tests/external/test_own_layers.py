@@ -31,9 +31,14 @@ def attack(name: str, folder: Path) -> None:
     assert found.summary is not None
 
 
+def mode(name: str) -> dict[str, Any]:
+    """Return the mode of batch normalisation, which has no default."""
+    return {"victim_mode": "eval"} if "BatchNorm" in name or name.startswith("norm") else {}
+
+
 def run(name: str, folder: Path) -> None:
     options: dict[str, Any] = {"train_rounds": 0, "victims": 1, "candidates": 2, "taps": "type-2", "iterations": 2}
-    options |= {"victim_mode": "eval"} if "atchNorm" in name or name.startswith("norm") else {}
+    options |= mode(name)
     leakbench.run(
         leak_model=f"tests.torch_nn_layers:{name}",
         dataset="digits",
@@ -65,13 +70,9 @@ def canaries(name: str, folder: Path) -> None:
 
 
 def audit(name: str, folder: Path) -> None:
+    network, options = f"tests.torch_nn_layers:{name}", mode(name)
     leakbench.audit(
-        "fed_sdp_client_valid",
-        dataset="digits",
-        model=f"tests.torch_nn_layers:{name}",
-        trials=100,
-        train_rounds=1,
-        quiet=True,
+        "fed_sdp_client_valid", dataset="digits", model=network, trials=100, train_rounds=1, quiet=True, **options
     )
 
 
@@ -106,11 +107,13 @@ def outcome(command: str, name: str, folder: Path, searches: list[str]) -> str:
     return "works"
 
 
+GRADIENTS = {"attack", "run", "probe", "audit"}
+
 REFUSED = {
-    "complex": {"attack", "run", "probe", "audit", "canaries"},
-    "norm_without_statistics": {"run", "audit"},
-    "scripted": {"attack", "run", "probe", "audit"},
-    "traced": {"attack", "run", "probe", "audit"},
+    **dict.fromkeys(("CrossMapLRN2d", "EmbeddingBag", "FractionalMaxPool2d", "FractionalMaxPool3d"), GRADIENTS),
+    **dict.fromkeys(("LazyInstanceNorm1d", "LazyInstanceNorm2d", "LazyInstanceNorm3d"), {"run", "audit"}),
+    **dict.fromkeys(("complex", "scripted", "traced"), GRADIENTS),
+    "norm_without_statistics": {"run", "probe", "audit"},
 }
 """{network: commands that refuse it}."""
 
