@@ -13,7 +13,8 @@ from leakbench.core.leakage_points import listed
 from leakbench.core.recipe import names, resolve
 from leakbench.core.verdict_words import FAILED, INCONCLUSIVE, RECONSTRUCTS, VERDICTS
 from leakbench.data.recipe import DatasetRecipe
-from leakbench.measure.rates import ASR
+from leakbench.measure.rates import ASR, IDENTIFIED
+from leakbench.measure.statistics import networks_limit
 
 __all__ = [
     "beyond_the_asr",
@@ -106,6 +107,26 @@ def beyond_the_asr(rows: pd.DataFrame) -> str:
     )
 
 
+def _near_ends(rows: pd.DataFrame, noun: str) -> list[str]:
+    """Return the caveat that intervals near 0 and 1 are for networks like the measured ones."""
+    if "networks" not in rows:
+        return []
+    away, cells = 0.0, set[str]()
+    for rate in (ASR, IDENTIFIED):
+        known = rows.dropna(subset=[rate.name, "networks"]) if rate.name in rows else rows[:0]
+        for cell, share, networks in zip(known["cell"], known[rate.name], known["networks"], strict=True):
+            if (limit := networks_limit(float(share), int(networks))) is not None:
+                away = max(away, limit if share < 0.5 else 1.0 - limit)
+                cells.add(cell)
+    if not cells:
+        return []
+    of = part_of(len(cells), rows["cell"].nunique(), noun)
+    return [
+        f"Intervals near 0 and 1 are for networks like the measured ones ({of}): over all networks, such a share can be up to "
+        f"{away:.2f} away from 0 or 1."
+    ]
+
+
 def few_victims(rows: pd.DataFrame, every: bool = False) -> str:
     """Return the caveat that attacked cells have few victims; empty where none has.
 
@@ -173,6 +194,7 @@ def caveats_of(stale: Mapping[str, Sequence[str]], rows: pd.DataFrame, alone: in
         found.append(
             f"{count_of(alone, noun)} {were} measured on one network, so that {their} intervals do not cover other networks."
         )
+    found += _near_ends(rows, noun)
     if "scale" in rows and (rows["scale"] == "quick").any():
         quick = rows.loc[rows["scale"] == "quick", "cell"].nunique()
         found.append(

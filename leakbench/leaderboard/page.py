@@ -26,6 +26,7 @@ from leakbench.leaderboard.card import Card, CardEpsilon, CardPoint
 from leakbench.leaderboard.check import outside, stale
 from leakbench.leaderboard.rank import EVERYWHERE, Standing, comparable, points_of, standings
 from leakbench.measure.rates import EXACT, upper_limit
+from leakbench.measure.statistics import networks_limit
 from leakbench.summary.threat import printed_threat
 from leakbench.summary.verdict import LEAST_NETWORKS, LEAST_VICTIMS
 
@@ -50,6 +51,8 @@ RULES = (
     " warning of the search. `reconstructs` and `identifies` are significant leaks. `inconclusive` is neither a leak nor evidence"
     " against one. `inconclusive` and `no leak found` state the largest rate that the victims do not exclude at 95 % (one-sided,"
     " Clopper and Pearson). `attack failed`: no reconstruction for half of the examples or more.",
+    "Intervals of ASR and identification near 0 and 1 are for networks like the measured ones. Over all networks, a share of 0 on"
+    f" {LEAST_NETWORKS} networks can be up to {networks_limit(0.0, LEAST_NETWORKS):.2f}, each network counted as one trial.",
     "Each column of a leakage point has ASR / share identified by the adaptive attacker. `paper`: the leak is from networks at"
     " random weights; `live`: from the network in training, the largest of several rounds. A defense at the server does not"
     " protect the points before it. That these attackers found no leak does not prove privacy.",

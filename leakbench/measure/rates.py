@@ -107,7 +107,8 @@ ASR = Rate(
     "Attack success rate: the share of attacked examples that are reconstructed to an RMSE (texts: to an edit distance) of at "
     "most eta. Two different examples of this data set are that close once in a thousand pairs. A search that fails or "
     "diverges counts as a failure. The interval is Wilson's on one network. Over several networks it is computed from the "
-    "variance between their means. Members of one batch are not counted as independent.",
+    "variance between their means. Near 0 and 1 it is for networks like the measured ones, and the line below the table has the "
+    "limit over all networks. Members of one batch are not counted as independent.",
     outcome="success",
     baseline="null_asr",
     bound="asr_bound",

@@ -25,6 +25,7 @@ from leakbench.measure.truth import VictimTruth
 __all__ = [
     "BLUR",
     "RECOGNISED_COLUMNS",
+    "SAME_CLASS",
     "RecognitionGallery",
     "gallery_of",
     "high_passed",
@@ -34,8 +35,12 @@ __all__ = [
     "ssim_to_all",
 ]
 
-RECOGNISED_COLUMNS = (RECOGNISED.name, RECOGNISED.baseline, "gallery")
-"""Columns of the rows: whether the reconstruction and the baseline guess are recognised, and among how many other pictures."""
+SAME_CLASS = "same_class_recognised"
+"""Column of the rows: whether another picture of the original's class is recognised as the original."""
+
+RECOGNISED_COLUMNS = (RECOGNISED.name, RECOGNISED.baseline, "gallery", SAME_CLASS)
+"""Columns of the rows: whether the reconstruction and the baseline guess are recognised, and among how many other pictures; then
+`SAME_CLASS`."""
 
 MOST = 1000
 """Largest number of other pictures that a reconstruction is compared with."""
@@ -49,10 +54,19 @@ NUMBERS = 8_000_000
 
 @dataclass(frozen=True)
 class RecognitionGallery:
-    """The other pictures: inputs (g, C, H, W) in [0, 1], and which training examples they are (g,)."""
+    """The other pictures.
+
+    Args:
+        inputs: (g, C, H, W) in [0, 1].
+        examples: Which training examples they are (g,).
+        tests: Test pictures (t, C, H, W), of which one of the same class is compared with each original; None without classes.
+        labels: Their classes (t,).
+    """
 
     inputs: Tensor
     examples: Tensor
+    tests: Tensor | None = None
+    labels: Tensor | None = None
 
 
 def gallery_of(data: Dataset, seed: int) -> RecognitionGallery | None:
@@ -63,7 +77,9 @@ def gallery_of(data: Dataset, seed: int) -> RecognitionGallery | None:
     if no_ssim(data.layout):
         return None
     chosen = torch.randperm(len(data.train_targets), generator=generator(seed, "gallery"))[: MOST + 1]
-    return RecognitionGallery(data.train_inputs[chosen], chosen)
+    if data.test_targets.ndim > 1:  # Several labels are no class.
+        return RecognitionGallery(data.train_inputs[chosen], chosen)
+    return RecognitionGallery(data.train_inputs[chosen], chosen, data.test_inputs, data.test_targets)
 
 
 def score_recognised(
@@ -84,12 +100,32 @@ def score_recognised(
     own, examples = truth.inputs.flatten(0, 1).cpu(), truth.examples.flatten().cpu()
     guesses = guesses.reshape(-1, truth.labels.shape[1], *guesses.shape[1:])[truth.lanes.cpu()].flatten(0, 1).cpu()
     guessed, others = recognised(guesses, own, examples, gallery)
+    alike = _of_the_same_class(own, truth.labels.flatten().cpu(), examples, gallery)
     if ordered is None:
         found = torch.full((many,), torch.nan)
     else:
         found = recognised(ordered.flatten(0, 1).cpu(), own, examples, gallery)[0]
-    columns = (found.double(), guessed.double(), others)
+    columns = (found.double(), guessed.double(), others, alike)
     return pd.DataFrame({name: np.asarray(c) for name, c in zip(RECOGNISED_COLUMNS, columns, strict=True)})
+
+
+def _of_the_same_class(own: Tensor, labels: Tensor, examples: Tensor, gallery: RecognitionGallery) -> Tensor:
+    """Return (n,) whether a test picture of the same class is recognised as each original; NaN without such a picture.
+
+    Another photograph of the same person can be closer to the original than those of other people are. Its rate is that of an
+    attacker that knows what the class looks like, and nothing about the victim.
+    """
+    found = torch.full((len(own),), torch.nan, dtype=torch.float64)
+    if gallery.tests is None or gallery.labels is None:
+        return found
+    places = {int(label): (gallery.labels.cpu() == label).nonzero()[:, 0] for label in labels.unique()}
+    known = torch.tensor([len(places[int(label)]) > 0 for label in labels])
+    if known.any():
+        pairs = zip(labels[known].tolist(), examples[known].tolist(), strict=True)
+        picked = torch.stack([places[label][example % len(places[label])] for label, example in pairs])
+        answers = gallery.tests[picked.to(gallery.tests.device)].cpu()
+        found[known] = recognised(answers, own[known], examples[known], gallery)[0].double()
+    return found
 
 
 def recognised(answers: Tensor, own: Tensor, examples: Tensor, gallery: RecognitionGallery) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ __all__ = [
     "exact_low",
     "mean_interval",
     "median_interval",
+    "networks_limit",
     "networks_test",
     "paired_means",
     "paired_shares",
@@ -83,7 +84,8 @@ def proportion(
     gives plain Wilson; all 0 or all 1 show no variance, so there each cluster counts as one trial.
 
     Trials on k >= 2 networks: the interval is for the mean over all networks that could have been drawn, see
-    `_over_networks`.
+    `_over_networks`. Near 0 and 1 the networks show little or no variance. The interval is then for networks like the measured
+    ones, and `networks_limit` is the limit for all networks.
 
     Args:
         success: (n,) outcomes, 0 or 1; NaN is a failure.
@@ -114,6 +116,29 @@ def shared(outcome: Values, cluster: Values, confidence: float = 0.95, *, networ
         else _over_networks(*_by_cluster(outcome, network), share * (1 - share), trials, confidence)
     )
     return share, *_score_interval(share, *(over or (trials, NormalDist().inv_cdf(0.5 + confidence / 2))))
+
+
+def networks_limit(share: float, networks: int, confidence: float = 0.95) -> float | None:
+    """Return the limit of a share near 0 or 1 over all networks, whatever the other networks show; None for another share.
+
+    A share is near 0 if one network with nothing but successes would have more of them, and near 1 likewise. Then a few networks
+    that leak everything, none of which was drawn, can be most of the mean over all networks, and the variance between the drawn
+    ones does not show it. The limit counts each network as one trial, which is the largest variance that shares in [0, 1] can have.
+
+    Args:
+        share: Mean success rate in [0, 1].
+        networks: Number k of networks, each with about as many victims.
+        confidence: One-sided.
+
+    Returns:
+        Clopper and Pearson's limit of k * `share` successes in k trials: the upper one near 0, 1 - .05^(1/k) at 0; the lower one
+        near 1. None for one network, which shows nothing about others.
+    """
+    near = min(share, 1.0 - share) * networks
+    if networks < 2 or near > 1 - 1e-9:  # 1 - .8 is below .2.
+        return None
+    away = float(betaincinv(near + 1.0, networks - near, confidence))
+    return away if share < 0.5 else 1.0 - away
 
 
 def exact_low(success: Values, cluster: Values, confidence: float = 0.95, *, network: Values | None = None) -> float:

@@ -16,7 +16,7 @@ from leakbench.core.verdict_words import FAILED, IDENTIFIES, INCONCLUSIVE, NO_LE
 from leakbench.measure.rates import ASR, FEATURES, IDENTIFIED, RECOGNISED, Rate, upper_limit
 from leakbench.report.epsilons import audited_training, caveats, epsilons, for_one_example, not_covered
 from leakbench.report.verdicts import guaranteed
-from leakbench.report.words import number, why_unanswered
+from leakbench.report.words import all_networks, number, why_unanswered
 from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.texts import distance_of
 from leakbench.summary.verdict import above_baseline
@@ -196,7 +196,9 @@ def _finding(summary: Summary, name: str, tap: Tap) -> Finding:
         beside = f"chance: 1 in {among}"
     elif word == NO_LEAK:
         result = f"at most {listed([f'{rate} {done}' for rate, _, done in limits])}" if limits else reason
-        beside = "more is excluded at 95 %" if limits else ""
+        beside = (
+            f"more is excluded at 95 % {all_networks(tap, (ASR, RECOGNISED, IDENTIFIED))}".rstrip() if limits else ""
+        )
     elif word == FAILED:
         why = next(iter(tap.unanswered or {}), "")
         result, cause = reason, why_unanswered(summary, tap, why) if why else ""

@@ -25,7 +25,7 @@ from leakbench.report.headline import headline
 from leakbench.report.render import figure, render
 from leakbench.report.rows import victims
 from leakbench.report.verdicts import verdicts
-from leakbench.report.words import conspicuous, notes, over_rounds, training, warnings, why_unanswered
+from leakbench.report.words import conspicuous, notes, over_networks, over_rounds, training, warnings, why_unanswered
 from leakbench.storage.store import AFTER, Run, finished_run
 from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import VERBATIM
@@ -214,6 +214,7 @@ def page_text(run: Finished) -> str:
         cards=cards(summary, audit),
         core_headings=core_headings,
         core_lines=core_lines,
+        over_networks=over_networks(summary),
         points=[point_name(name) for name in summary.taps],
         columns=columns,
         measures=measures(columns, list(summary.taps.values())),

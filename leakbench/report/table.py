@@ -39,7 +39,7 @@ from leakbench.report.columns import (
 from leakbench.report.epsilons import audit_details, caveats, compared, epsilons, not_covered
 from leakbench.report.headline import STYLES, Headline, headline
 from leakbench.report.verdicts import verdicts
-from leakbench.report.words import batches, conspicuous, notes, number, over_rounds, training, warnings
+from leakbench.report.words import batches, conspicuous, notes, number, over_networks, over_rounds, training, warnings
 from leakbench.storage.summary import Summary, Tap
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def print_table(summary: Summary, console: Console, verbose: bool = False, audit
     print_hanging(
         f"-v also prints {more}the reasons of the verdicts, all columns, settings and bounds.", console, "dim"
     )
+    for line in over_networks(summary):
+        print_hanging(line, console, "dim")
 
 
 def print_points(taps: Mapping[str, Tap], shown: Sequence[PointColumn], console: Console) -> None:
@@ -149,6 +151,7 @@ def _print_details(summary: Summary, console: Console) -> None:
         for sentence in why.sentences:
             print_hanging(f"  {sentence}", console)
     for line in (
+        *over_networks(summary),
         *over_rounds(summary),
         *batches(summary).splitlines(),
         *bounds(summary),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakbench.measure.rates import EXCLUDABLE, upper_limit
+from leakbench.report.words import all_networks
 from leakbench.storage.summary import Summary, Tap
 from leakbench.summary.limits import CANDIDATES
 
@@ -51,10 +52,10 @@ def _excluded(tap: Tap) -> str:
         return ""
     *others, last = rates
     listed = f"{', '.join(others)} and {last}" if others else last
-    victims, networks = tap.victims, tap.networks
+    victims = tap.victims
     evidence = f"{victims} victim{'' if victims == 1 else 's'}"
-    # Where all networks show the same, no variance between them enters the limit.
-    alike = f", if other networks leak as these {networks} do" if networks > 1 else ""
+    kinds = [kind for kind in EXCLUDABLE if tap.value(kind.excluded) is not None]
+    alike = f", {text}" if (text := all_networks(tap, kinds)) else ""
     return f"Evidence from {evidence} alone does not exclude rates of up to {listed} (one-sided limits, 95 % confidence{alike})."
 
 

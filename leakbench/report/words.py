@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from leakbench.attack.servers.server import HONEST
 from leakbench.core.leakage_points import listed, point_name
 from leakbench.measure.measures import EDIT_DISTANCE, MEASURES
 from leakbench.measure.metrics_tables import NO_FEATURES
-from leakbench.measure.rates import ASR, IDENTIFIED, RATES, RECOGNISED
+from leakbench.measure.rates import ASR, IDENTIFIED, RATES, RECOGNISED, Rate
+from leakbench.measure.statistics import networks_limit
 from leakbench.measure.unanswered import (
     CLASS_ABSENT,
     DIVERGED,
@@ -29,6 +30,7 @@ from leakbench.summary.threat import MEANS, printed_threat
 
 __all__ = [
     "UNANSWERED",
+    "all_networks",
     "batches",
     "conspicuous",
     "factors",
@@ -37,6 +39,7 @@ __all__ = [
     "made_of",
     "notes",
     "number",
+    "over_networks",
     "over_rounds",
     "spanned",
     "training",
@@ -76,6 +79,34 @@ def spanned(*ends: float | None) -> str:
     """Return (share, low, high) as `0.85 [0.64, 0.95]`, or the share alone."""
     share, low, high = map(number, ends)
     return share if "n/a" in (share, low, high) else f"{share} [{low}, {high}]"
+
+
+def over_networks(summary: Summary) -> list[str]:
+    """Return the limits over all networks of the shares near 0 or 1, a sentence for leakage points with the same ones."""
+    return list(dict.fromkeys(filter(None, map(_over_networks, summary.taps.values()))))
+
+
+def _over_networks(tap: Tap) -> str:
+    found: dict[str, list[str]] = {}
+    for rate in (ASR, RECOGNISED, IDENTIFIED):
+        share = tap.value(rate.name)
+        limit = None if share is None else networks_limit(share, tap.networks)
+        if share is not None and limit is not None:
+            end = "at least" if share > limit else "up to"
+            found.setdefault(f"{end} {limit:.2f}", []).append(rate.words.removesuffix(" (baseline)"))
+    if not found:
+        return ""
+    limits = "; ".join(f"{listed(names)} {end}" for end, names in found.items())
+    return f"Intervals near 0 and 1 are for networks like these {tap.networks}; over all networks: {limits} (95 % confidence)."
+
+
+def all_networks(tap: Tap, rates: Iterable[Rate]) -> str:
+    """Return for which networks an upper limit of rates is, and the largest over all networks; empty where they are the same."""
+    shares = (tap.value(rate.name) for rate in rates)
+    limits = [limit for s in shares if s is not None and s < 0.5 and (limit := networks_limit(s, tap.networks))]
+    if not limits:
+        return ""
+    return f"for networks like these {tap.networks}; up to {100 * max(limits):.0f} % over all networks"
 
 
 def batches(summary: Summary) -> str:

@@ -19,6 +19,7 @@ from leakbench.defense.augmentation import is_random
 from leakbench.measure.measures import RMSE, deciding
 from leakbench.measure.rates import ASR, IDENTIFIED, RECOGNISED
 from leakbench.measure.rates import EXACT as EXACT_MATCH
+from leakbench.measure.recognised import SAME_CLASS
 from leakbench.measure.statistics import exact_low, proportion
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.summary import Tap
@@ -190,10 +191,12 @@ def _above(group: pd.DataFrame, found: Tap) -> Iterator[str]:
         yield "features or whole records are right significantly more often than in the baseline guess and at random"
     if RECOGNISED.column in group and group[RECOGNISED.column].notna().any():
         share = proportion(group[RECOGNISED.column].to_numpy(dtype=float), batch, network=network)
-        guess = proportion(group[RECOGNISED.baseline].to_numpy(dtype=float), batch)
-        if above_baseline(share, guess):
+        # Another picture of the victim's class shows nothing about the victim either. Rows of earlier versions have none.
+        names = [RECOGNISED.baseline, *([SAME_CLASS] if SAME_CLASS in group else [])]
+        guesses = [proportion(group[name].to_numpy(dtype=float), batch) for name in names]
+        if all(above_baseline(share, guess) for guess in guesses):
             recognised = f"{100 * share[0]:.0f} % of the reconstructions are recognised"
-            yield f"{recognised}, significantly more than the baseline guess's {100 * guess[0]:.0f} %"
+            yield f"{recognised}, significantly more than the baseline guess's {100 * guesses[0][0]:.0f} %"
 
 
 def _higher(found: Tap) -> Iterator[str]:

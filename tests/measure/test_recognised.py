@@ -1,5 +1,6 @@
 """Recognition: known results for pictures that a person would or would not recognise, and the distances against references."""
 
+import dataclasses
 import math
 
 import pandas as pd
@@ -10,11 +11,14 @@ from torch import Tensor
 from leakbench.attack.null.pictures import NullAttack
 from leakbench.cell import Request, resolve_cell
 from leakbench.core.rng import generator
+from leakbench.data.find import load_dataset
 from leakbench.measure.metrics import ssim
+from leakbench.measure.rates import RECOGNISED
 from leakbench.measure.recognised import (
     BLUR,
     MOST,
     RECOGNISED_COLUMNS,
+    SAME_CLASS,
     RecognitionGallery,
     gallery_of,
     high_passed,
@@ -169,6 +173,7 @@ def test_the_rows_have_each_member_of_a_batch_and_the_baseline() -> None:
     ranked = score_recognised(None, real, null.guesses[null.best_for_success], GALLERY)
     assert ranked["recognised"].isna().all()
     pd.testing.assert_frame_equal(ranked.drop(columns="recognised"), rows.drop(columns="recognised"))
+    assert rows[SAME_CLASS].isna().all()  # This gallery has no test pictures.
     absent = score_recognised(ordered, real, null.guesses[null.best_for_success], None)
     assert absent.isna().all(axis=None) and len(absent) == 6
 
@@ -194,3 +199,36 @@ def test_the_gallery_depends_on_the_seed_and_has_a_maximal_size() -> None:
     rng = generator(3, "pictures")
     many = RecognitionGallery(torch.rand(MOST + 5, 1, 11, 11, generator=rng), torch.arange(MOST + 5))
     assert recognised(many.inputs[:1], many.inputs[:1], many.examples[:1], many)[1].tolist() == [MOST]
+
+
+def test_another_picture_of_the_same_class_is_a_second_baseline() -> None:
+    """Class 0 has a blurred copy of each original among the test pictures, class 1 has strangers, class 2 has none."""
+    inputs = OWN[:6].reshape(6, 1, *DATA.shape)
+    labels, examples = torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 3, 0, 1, 0, 1])
+    real = VictimTruth(torch.arange(6), inputs, labels[:, None], examples[:, None], torch.zeros(6))
+    # Example 0 takes the first picture of its class and example 3, of two pictures, the second.
+    tests = torch.cat([0.8 * OWN[:2] + 0.1, DATA.public_inputs[:2]])
+    gallery = RecognitionGallery(OWN[6:], torch.arange(6, len(OWN)) + 1000, tests, torch.tensor([0, 0, 1, 1]))
+    rows = score_recognised(inputs, real, torch.zeros(6, *DATA.shape), gallery)
+    assert rows[SAME_CLASS].tolist()[:4] == [1, 1, 0, 0] and rows[SAME_CLASS].isna().tolist()[4:] == [True, True]
+    assert rows["recognised"].tolist() == [1] * 6
+
+
+def test_a_data_set_with_several_labels_has_no_other_picture_of_the_class() -> None:
+    several = dataclasses.replace(DATA, test_targets=torch.zeros(len(DATA.test_targets), 3))
+    assert gallery_of(several, 0).tests is None  # type: ignore[union-attr]
+    assert torch.equal(gallery_of(DATA, 0).tests, DATA.test_inputs)  # type: ignore[union-attr, arg-type]
+
+
+@pytest.mark.data
+def test_a_photograph_of_the_same_person_is_recognised_more_often_than_chance() -> None:
+    """On LFW, about 1 % of test photographs of the victim's person, where chance has .1 %."""
+    data = load_dataset("lfw")[2]
+    gallery = gallery_of(data, 0)
+    assert gallery is not None
+    victims, count = data.victims, len(data.victims)
+    own, labels = data.train_inputs[victims][:, None], data.train_targets[victims][:, None]
+    real = VictimTruth(torch.arange(count), own, labels, victims[:, None], torch.zeros(count))
+    rows = score_recognised(None, real, data.public_inputs[:1].expand(count, *data.shape), gallery)
+    assert 0.004 <= rows[SAME_CLASS].mean() <= 0.02
+    assert rows[RECOGNISED.baseline].mean() <= 0.002

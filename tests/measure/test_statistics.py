@@ -5,13 +5,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest, chi2
+from scipy.stats import beta, binomtest, chi2, ttest_1samp
 from scipy.stats import t as student
 
 from leakbench.measure.statistics import (
     exact,
     mean_interval,
     median_interval,
+    networks_limit,
+    networks_test,
     paired_means,
     paired_shares,
     proportion,
@@ -337,3 +339,56 @@ def test_counts_by_network_have_the_interval_of_their_outcomes() -> None:
     assert share_of_networks(right, sizes) == pytest.approx(expected)
     assert share_of_networks([0, 0], [5, 5])[1:] == wilson(0, 10)
     assert share_of_networks([4], [10])[1:] == pytest.approx(wilson(4, 10))
+
+
+def test_the_limit_over_all_networks_is_that_of_a_trial_each() -> None:
+    """Zero of five: 1 - .05^(1/5). Half a success of five: the root of the beta distribution. One success or more: none."""
+    assert networks_limit(0.0, 5) == pytest.approx(1 - 0.05**0.2)
+    assert networks_limit(1.0, 5) == pytest.approx(0.05**0.2)
+    assert networks_limit(0.1, 5) == pytest.approx(beta.ppf(0.95, 1.5, 4.5))
+    assert networks_limit(0.9, 5) == pytest.approx(1 - beta.ppf(0.95, 1.5, 4.5))
+    assert networks_limit(0.2, 5) is None and networks_limit(0.8, 5) is None and networks_limit(0.0, 1) is None
+
+
+RATES = {
+    "correlation .3": (0.05, lambda rng, k: rng.beta(0.05 * (1 / 0.3 - 1), 0.95 * (1 / 0.3 - 1), k)),
+    "10 % leak everything": (0.1, lambda rng, k: (rng.random(k) < 0.1).astype(float)),
+}
+"""{how the success rates of networks are drawn: (their mean, the draw)}."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "networks", "victims", "alone"),
+    [
+        ("correlation .3", 5, 60, 0.77),
+        ("correlation .3", 10, 20, 0.82),
+        ("10 % leak everything", 5, 20, 0.41),
+        ("10 % leak everything", 10, 20, 0.64),
+        ("10 % leak everything", 3, 60, 0.27),
+    ],
+)
+def test_the_limit_over_all_networks_covers_what_the_interval_misses(
+    kind: str, networks: int, victims: int, alone: float
+) -> None:
+    """At least 95 %, where the interval alone covers what the documentation states, up to the error of the simulation."""
+    mean, draw = RATES[kind]
+    rng, network, repeats = np.random.default_rng(8), np.repeat(np.arange(networks), victims), 400
+    held = []
+    for _ in range(repeats):
+        hits = (rng.random((networks, victims)) < draw(rng, networks)[:, None]).ravel()
+        found, low, high = proportion(hits, np.arange(len(hits)), network=network)
+        limit = networks_limit(found, networks)
+        with_limit = min(low, limit or 1.0) if found > 0.5 else low, max(high, limit or 0.0) if found < 0.5 else high
+        held.append((low <= mean <= high, with_limit[0] <= mean <= with_limit[1]))
+    first, second = np.mean(held, axis=0)
+    assert first == pytest.approx(alone, abs=0.08)
+    assert second >= 0.95 - 3 * (0.05 * 0.95 / repeats) ** 0.5
+
+
+def test_students_test_over_networks_in_closed_form() -> None:
+    """The t test of the networks' means; equal means have no variance, and one network has no test."""
+    network = np.arange(20) % 4
+    a, b = np.array([0.1, 0.5, 0.2, 0.4])[network], np.zeros(20)
+    assert networks_test(a, b, network) == pytest.approx(ttest_1samp([0.1, 0.5, 0.2, 0.4], 0).pvalue)
+    assert networks_test(b + 0.5, b, network) == 0.0 and networks_test(b, b, network) == 1.0
+    assert math.isnan(networks_test(a, b, b))

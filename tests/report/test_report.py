@@ -14,6 +14,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from leakbench.auditing.verdict import Audit
+from leakbench.box import caveats_of
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import point_name
 from leakbench.report import print_table, write_report
@@ -596,3 +597,29 @@ def test_a_batch_shows_its_iterations_and_clients(grid: tuple[int, ...], short: 
     assert made_of(Tap.model_validate(tap)) == words
     summary = {"taps": {"type-1": {**TAP, **tap}}}
     assert f"each in a leak of {math.prod(grid)} examples{words}, 1 of " in batches(Summary.of(summary))
+
+
+def test_the_limits_over_all_networks_are_printed_for_shares_near_0_and_1() -> None:
+    """No success on five networks: .45. One network shows nothing about others."""
+    summary = summary_of()
+    for tap in summary["taps"].values():
+        tap.update(networks=5, asr=0.0, identified=1.0, recognised=None)
+    said = (
+        "Intervals near 0 and 1 are for networks like these 5; over all networks: ASR up to 0.45; identification at least 0.55"
+        " (95 % confidence)."
+    )
+    for verbose in (True, False):
+        assert " ".join(printed(summary, 100, verbose=verbose).split()).count(said) == 1
+    for changes in ({"networks": 1}, {"networks": 5, "asr": 0.5, "identified": 0.5}):
+        for tap in summary["taps"].values():
+            tap.update(changes)
+        assert "over all networks" not in printed(summary, 100)
+
+
+def test_a_page_has_the_largest_distance_over_all_networks() -> None:
+    rows = pd.DataFrame(
+        {"cell": ["a", "b", "c"], "networks": [5, 10, 1], "asr": [0.0, 1.0, 0.0], "identified": [0.5, 0.5, math.nan]}
+    )
+    [caveat] = caveats_of({}, rows)
+    assert "(2 of 3 cells): over all networks, such a share can be up to 0.45 away from 0 or 1" in caveat
+    assert caveats_of({}, rows.assign(asr=0.5)) == caveats_of({}, rows.drop(columns="networks")) == []

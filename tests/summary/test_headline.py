@@ -92,7 +92,7 @@ ALL = {"success": True, "rmse": 0.01}
         (
             {},
             "NO LEAK FOUND: at most 3 % of the images reconstructed and 3 % of the victims identified from one client's"
-            " update (more is excluded at 95 %)",
+            " update (more is excluded at 95 % for networks like these 5; up to 45 % over all networks)",
         ),
         (
             {"victims": 10},
