@@ -111,7 +111,7 @@ GRADIENTS = {"attack", "run", "probe", "audit"}
 
 REFUSED = {
     **dict.fromkeys(("CrossMapLRN2d", "EmbeddingBag", "FractionalMaxPool2d", "FractionalMaxPool3d"), GRADIENTS),
-    **dict.fromkeys(("LazyInstanceNorm1d", "LazyInstanceNorm2d", "LazyInstanceNorm3d"), {"run", "audit"}),
+    **{name: {"run", "audit"} for name in ("LazyInstanceNorm1d", "LazyInstanceNorm2d", "LazyInstanceNorm3d")},
     **dict.fromkeys(("complex", "scripted", "traced"), GRADIENTS),
     "norm_without_statistics": {"run", "probe", "audit"},
 }

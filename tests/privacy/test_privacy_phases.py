@@ -178,7 +178,9 @@ def test_one_phase_without_a_guarantee_removes_it() -> None:
     assert answer.valid is None
     assert answer.reason == "none: no noise: at the batch station it is multiplied by zero, in round 3 of 4"
     tiny = every_round(on_batch(6.0), on_batch(6.0), on_batch(1e-9), on_batch(6.0))
-    assert valid(tiny, "example").reason.startswith("none: no finite epsilon: noise of < 0.001 (least, in round 3) to 6")
+    assert valid(tiny, "example").reason.startswith(
+        "none: no finite epsilon: noise of < 0.001 (least, in round 3) to 6"
+    )
     unclipped: Facts = {"batch": (Fact("noise", std=24.0),)}
     last = valid(every_round(on_batch(6.0), on_batch(6.0), on_batch(6.0), unclipped), "example")
     assert last.reason == "none: noise without a clip: 24 against no bound, in round 4 of 4"
