@@ -353,6 +353,40 @@ def test_a_copy_holds_numbers_instead_of_a_graph_and_is_independent() -> None:
         copy.deepcopy(model)
 
 
+def test_a_copy_has_no_gradients_of_the_training() -> None:
+    model = Base()
+    model.scale = torch.ones(3, requires_grad=True)  # A tensor, unlike a parameter, is copied with its gradient.
+    (model.scale.sum() + model.a.weight.sum()).backward()
+    own = copied(model)
+    assert own.scale.requires_grad and own.scale.grad is None and own.a.weight.grad is None
+    assert model.scale.grad is not None and model.a.weight.grad is not None
+
+
+def test_a_copied_function_has_its_default_arguments() -> None:
+    model, calls = Base(), [0]
+
+    def doubled(module: nn.Module, inputs: Any, output: Tensor, factor: float = 2.0, *, more: float = 1.0) -> Tensor:
+        calls[0] += 1
+        return output * factor + more
+
+    x = torch.rand(2, 1, 8, 8)
+    plain = model(x)
+    model.register_forward_hook(doubled)
+    assert torch.equal(copied(model)(x), 2 * plain + 1)
+    assert calls == [0]
+
+
+def test_a_copy_has_the_attributes_of_the_latest_class() -> None:
+    class First(Base):
+        sizes = [1]  # noqa: RUF012 - a list of the class, as a user writes it
+
+    class Second(First):
+        sizes = [2]  # noqa: RUF012
+
+    own = copied(Second())
+    assert own.sizes == [2] and own.sizes is not Second.sizes
+
+
 def test_a_copy_keeps_ties_cycles_aliases_and_shares_what_cannot_be_copied() -> None:
     model = Base()
     model.o = nn.Linear(16, 16)
@@ -427,10 +461,69 @@ def test_a_protected_network_computes_the_same_again(kind: Callable[[], nn.Modul
     assert torch.equal(first, model(x)) and torch.equal(first, copied(model)(x)) and sorted(vars(model)) == before
 
 
+class ClampsInPlace(Base):
+    """A network that changes only inputs outside [0, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.clamp_(0, 1))
+
+
+def test_a_network_that_changes_only_some_inputs_keeps_all_of_them() -> None:
+    model = ClampsInPlace()
+    protect(model, torch.rand(2, 1, 8, 8))
+    given = 3 * torch.rand(2, 1, 8, 8) - 1
+    before = given.clone()
+    model(given)
+    assert torch.equal(given, before)
+
+
+def test_a_protected_network_is_restored_after_a_call_that_fails() -> None:
+    model, x = CountsCalls(), torch.rand(2, 1, 8, 8)
+    protect(model, x)
+    expected = model(x)
+    with pytest.raises(RuntimeError):
+        model(torch.rand(2, 1, 9, 9))
+    assert model.calls == 0 and torch.equal(model(x), expected)
+
+
+class FillsInPlace(Base):
+    """A network with a buffer and a list that each call changes in place; both enter the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+        self.sums: list[float] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.add_(1)
+        self.sums.append(1.0)
+        return super().forward(x) * self.count * len(self.sums)
+
+
+def test_a_protected_network_keeps_buffers_and_lists_that_it_changes_in_place() -> None:
+    model, x = FillsInPlace(), torch.rand(2, 1, 8, 8)
+    protect(model, x)
+    first = model(x)
+    assert model.count.tolist() == [0] and model.sums == []
+    assert torch.equal(first, model(x))
+
+
 def test_a_network_that_changes_nothing_gets_no_hook() -> None:
     model = Base()
     protect(model, torch.rand(1, 1, 8, 8))
     assert not model._forward_pre_hooks and not model._forward_hooks
+
+
+def test_an_attribute_that_a_network_adds_to_its_class_is_removed() -> None:
+    class AddsToTheClass(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            type(self).latest = x.sum()  # type: ignore[attr-defined]
+            return super().forward(x)
+
+    model = AddsToTheClass()
+    with unchanged(model):
+        copied(model)(torch.rand(2, 1, 8, 8))
+    assert not hasattr(AddsToTheClass, "latest")
 
 
 def test_the_states_of_the_process_are_restored_after_an_error() -> None:
