@@ -20,8 +20,10 @@ from leakbench.data.find import load_dataset
 from leakbench.data.partition import Iid, Partition
 from leakbench.data.recipe import Federation
 from leakbench.defense import Defense
+from leakbench.defense.augmentation import copies_of
 from leakbench.defense.clip import ClipLayers, ClipWhole
 from leakbench.defense.noise import GaussianNoise
+from leakbench.defense.oasis import Oasis
 from leakbench.defense.prune import PruneThreshold
 from leakbench.defense.quantile import ClipQuantile
 from leakbench.defense.sign import Sign
@@ -83,6 +85,17 @@ def test_an_example_that_is_not_finite_counts_as_zero_on_every_path(clip: Transf
         found.append(flat(after))
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(found[0], found[2], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_examples_of_several_steps_are_counted_together(engine: str) -> None:
+    stations = Stations(example=(ClipWhole(0.5), GaussianNoise(0.0, "each")))
+    bad = poisoned(poisoned(examples(), math.nan), math.inf, (1, 1, 3))
+    assert mean_update(network(engine=engine), bad, 0.1, stations, CLOCK, rngs()).zeroed["example"].tolist() == [
+        0,
+        2,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("value", BAD)
@@ -186,6 +199,19 @@ def test_the_counts_do_not_depend_on_chunks_and_survive_a_resume(monkeypatch: py
     later = trained("fed_cdp_valid", data, partition, done=from_tensors(to_tensors(first), row))
     assert [now.members for now in later] == [now.members for now in whole[1:]]
     assert from_tensors(to_tensors(first), row).members == first.members
+
+
+def test_the_counts_of_all_clients_of_a_cohort_are_added() -> None:
+    lost = torch.tensor([[True], [True], [False], [True]])
+    signal = Signal({"a": torch.ones(4, 1, 2)}).without(lost).gathered(2)
+    assert signal.zeroed["update"].tolist() == [2, 1]
+
+
+def test_transformed_copies_of_an_example_are_members_too() -> None:
+    defense = Defense(title="t", cite="c", unit="example", inputs=(Oasis(),))
+    copies = copies_of(defense.inputs)
+    found = simulate._members(Signal({"a": torch.zeros(1, 1, 1)}), torch.full((8,), 2), 2, CLOCK, defense)
+    assert copies > 1 and found["examples"] == 16 * copies
 
 
 def test_a_run_says_how_many_members_counted_as_zero() -> None:
