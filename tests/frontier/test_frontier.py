@@ -27,7 +27,7 @@ from leakbench.core.recipe import describe, load, names, resolve
 from leakbench.defense import Defense, facts_at
 from leakbench.frontier import frontier as engine
 from leakbench.frontier.answer import answer_of
-from leakbench.frontier.choose import CORRECTED, Requirements, chosen, judged, main_rows, reaching, refusals
+from leakbench.frontier.choose import CORRECTED, Requirements, _holm, chosen, judged, main_rows, reaching, refusals
 from leakbench.frontier.figure import draw, figure_of, looks_of, spread
 from leakbench.frontier.frontier import store_of
 from leakbench.frontier.grid import (
@@ -146,6 +146,13 @@ def test_a_leak_among_many_settings_is_stated_by_the_corrected_verdict() -> None
     # The attack on few victims may state an identification or a reconstruction by itself.
     for verdict in ("identifies", "reconstructs"):
         assert refusals(rows(row("a", 0.1, 0.9, 0.0, verdict=verdict), *others)).iloc[0] == "leak"
+
+
+def test_no_corrected_p_value_is_below_that_of_a_smaller_one() -> None:
+    """Holm over six settings: .009 x 6 = .054, so that .0095 x 5 = .0475 counts as .054 too."""
+    found = _holm(pd.Series([0.5, 0.0095, math.nan, 0.009, 0.6, 0.7, 0.8]))
+    assert found.round(6).dropna().tolist() == [1.0, 0.054, 0.054, 1.0, 1.0, 1.0]
+    assert found.isna().tolist() == [False, False, True, False, False, False, False]
 
 
 def test_other_leakage_points_do_not_count_in_the_correction() -> None:
