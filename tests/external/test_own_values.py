@@ -259,6 +259,15 @@ def test_errors_of_numbers_on_any_scale_have_an_interval_around_them() -> None:
     assert rate["target_error_high"] < 1
 
 
+def test_the_interval_of_errors_is_wider_where_networks_differ() -> None:
+    """Two networks with means of 10 and 30: Student's interval with one degree of freedom, 20 +- 12.7062 x 10."""
+    rows = pd.DataFrame({TARGET_ERROR.name: [10.0] * 3 + [30.0] * 3, TARGET_ERROR.baseline: 41.0, "batch": range(6)})
+    alone, found = (target_fields(rows.assign(network=network)) for network in ("a", [*"aaabbb"]))
+    assert found["target_error_high"] == pytest.approx(147.062, abs=1e-2)
+    assert alone["target_error_high"] < 40
+    assert found["target_error_low"] == 0
+
+
 def test_the_interval_from_one_value_covers_the_mean_of_every_normal_distribution() -> None:
     mean = np.linspace(0.001, 20, 20001)  # In standard deviations.
     covered = norm.sf(mean / (1 + ALONE) - mean) + norm.cdf(-mean / (ALONE - 1) - mean)
