@@ -157,7 +157,7 @@ def _scalar(name: str, module: nn.Module) -> Tensor:
     return value.reshape(())
 
 
-def _with_first_state(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _with_first_state(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Return the arguments of a recurrent layer with a first state that depends on the input."""
     x, state = (*given, *(named[n] for n in ("input", "hx") if n in named), None)[:2]
     if not isinstance(x, Tensor):

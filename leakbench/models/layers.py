@@ -126,9 +126,8 @@ def _classifier(key: _Key) -> Classifier | None:
             found = torch.autograd.grad(example @ v, list(trained.values()), retain_graph=True, allow_unused=True)
             slopes.append({n: _features(g, v) for n, g in zip(trained, found, strict=True)})
         by_example.append({n: _agreeing(slopes[0][n], slopes[1][n]) for n in trained})
-    features = {
-        n: agreed for n in trained if len(agreed := [h for one in by_example if (h := one[n]) is not None]) == PROBES
-    }
+    shown = {n: [h for one in by_example if (h := one[n]) is not None] for n in trained}
+    features = {n: several for n, several in shown.items() if len(several) == PROBES}
     last = sorted(features, key=lambda n: max(run.uses[n]))
     weights = [n for n in last if trained[n].dim() > 1 and any(bool(h.any()) for h in features[n])]
     biases = [n for n in last if trained[n].dim() == 1 and all(bool(h > 0) for h in features[n])]

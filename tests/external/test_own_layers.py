@@ -111,7 +111,7 @@ GRADIENTS = {"attack", "run", "probe", "audit"}
 
 REFUSED = {
     **dict.fromkeys(("CrossMapLRN2d", "EmbeddingBag", "FractionalMaxPool2d", "FractionalMaxPool3d"), GRADIENTS),
-    **{name: {"run", "audit"} for name in ("LazyInstanceNorm1d", "LazyInstanceNorm2d", "LazyInstanceNorm3d")},
+    **{f"LazyInstanceNorm{d}d": {"run", "audit"} for d in (1, 2, 3)},
     **dict.fromkeys(("complex", "scripted", "traced"), GRADIENTS),
     "norm_without_statistics": {"run", "probe", "audit"},
 }

@@ -46,7 +46,6 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "efficientvit_b0": (32, {}),
     "gmlp_s16_224": (32, {"img_size": 32}),
     "hiera_tiny_224": (64, {"img_size": 64}),
-    "levit_128s": (224, {}),
     "mixer_s32_224": (32, {"img_size": 32}),
     "mobilenetv3_small_050": (32, {}),
     "pit_ti_224": (224, {}),
