@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
+
 from leakbench.core.scripts import markdown_table
 from leakbench.defense.transform import STATIONS
-from leakbench.frontier.answer import epsilon_text, setting_of, share_text
+from leakbench.frontier.answer import epsilon_or_reason, setting_of, share_text
 from leakbench.frontier.choose import Requirements, chosen, main_rows
 from leakbench.frontier.frontier import store_of
 from leakbench.measure.rates import IDENTIFIED
@@ -30,7 +32,7 @@ from leakbench.report.columns import (
 from leakbench.report.page import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
 from leakbench.reproduce.accounting.page import NO_READING
 from leakbench.reproduce.file import natural
-from leakbench.reproduce.verdict import CONTRADICTED, NOT_MEASURED, REPRODUCED, VERDICTS
+from leakbench.reproduce.verdict import CONTRADICTED, NOT_MEASURED, REPRODUCED, UNDECIDED, VERDICTS
 from leakbench.summary.threat import LETTERS
 
 __all__ = ["BLOCKS", "renewed"]
@@ -143,11 +145,32 @@ def _epsilons() -> str:
     for page, title in _pages():
         cells = list(_table(page, COMPUTED))
         stated = sum(cell[-2] == f"**{REPRODUCED}**" for cell in cells)
-        otherwise = sum("; given by '" in cell[-1] for cell in cells)
+        otherwise = sum("; given by '" in cell[-1] or cell[-2] == f"**{UNDECIDED}**" for cell in cells)
         none = sum(NO_READING in cell[-1] for cell in cells)
         if cells:
             lines.append(f"| [{title}]({_link(page)}) | {len(cells)} | {stated} | {otherwise} | {none} |")
     return "\n".join(lines) + "\n"
+
+
+def _pairs() -> str:
+    """Return what a search gains by knowing the defense, over the pairs of rows of `aware.csv`."""
+    rows = pd.read_csv(RESULTS / "attacks" / "aware.csv")
+    names = rows["row"].str.extract(r"(?P<pair>.*), (?P<knows>oblivious|defense)$")
+    wide = rows.assign(**names).pivot(index="pair", columns="knows", values=["asr", "rmse"])
+    gain = (wide["asr"]["defense"] - wide["asr"]["oblivious"]) * rows["victims"].max()
+    nearer = wide["rmse"]["defense"] < wide["rmse"]["oblivious"]
+    same = gain.abs() < 0.5  # The same victims: fewer than one of them.
+    apart = "; ".join(
+        f"{name}: median RMSE {wide['rmse'].loc[name, 'defense']:.4f}, without {wide['rmse'].loc[name, 'oblivious']:.4f}"
+        for name in gain.index[same & ~nearer]
+    )
+    victims, networks = (f"{rows[column].max():.0f}" for column in ("victims", "networks"))
+    return (
+        f"In {(gain > 0.5).sum()} of {len(gain)} pairs, the same search reconstructs more victims when it knows the defense; it"
+        f" reconstructs fewer in {(gain < -0.5).sum()}, and as many in {same.sum()}. Where it reconstructs as many, it is closer in"
+        f" {(same & nearer).sum()}{f', and not closer in {(same & ~nearer).sum()} ({apart})' if apart else ''}. Each row has"
+        f" {victims} victims on {networks} networks.\n"
+    )
 
 
 def _pages() -> Iterator[tuple[Path, str]]:
@@ -179,7 +202,7 @@ def _frontiers() -> str:
                     setting_of(best),
                     share_text(best, "trained_accuracy"),
                     share_text(best, IDENTIFIED.name),
-                    epsilon_text(best["epsilon_valid"]),
+                    epsilon_or_reason(best["epsilon_valid"]),
                 )
             )
             limit = "any" if wanted.max_epsilon is None else f"at most {wanted.max_epsilon:g}"
@@ -209,6 +232,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reproduced": _of(REPRODUCED),
     "epsilons": _epsilons,
     "frontiers": _frontiers,
+    "pairs": _pairs,
     "sweep_plan": _sweep_plan,
 }
 

@@ -118,7 +118,7 @@ def _of_the_same_class(own: Tensor, labels: Tensor, examples: Tensor, gallery: R
     found = torch.full((len(own),), torch.nan, dtype=torch.float64)
     if gallery.tests is None or gallery.labels is None:
         return found
-    places = {int(label): (gallery.labels.cpu() == label).nonzero()[:, 0] for label in labels.unique()}
+    places = {int(label): (gallery.labels.cpu() == label).nonzero()[:, 0] for label in torch.unique(labels)}
     known = torch.tensor([len(places[int(label)]) > 0 for label in labels])
     if known.any():
         pairs = zip(labels[known].tolist(), examples[known].tolist(), strict=True)

@@ -10,7 +10,7 @@ from scipy.special import stdtr
 
 from leakbench.measure.statistics import student_quantile, wilson
 
-__all__ = ["LEVEL", "Agreement", "agreement", "holm", "mean_test"]
+__all__ = ["LEVEL", "UNKNOWN", "Agreement", "agreement", "holm", "mean_test"]
 
 LEVEL = 0.01
 """Largest probability that a page calls any number contradicted although every null hypothesis is true."""

@@ -11,7 +11,7 @@ from typing import Any
 from leakbench.core.verdict_words import RECONSTRUCTS
 from leakbench.measure.measures import RMSE
 from leakbench.measure.rates import ASR
-from leakbench.reproduce.agreement import LEVEL, Agreement, agreement, holm
+from leakbench.reproduce.agreement import LEVEL, UNKNOWN, Agreement, agreement, holm
 
 __all__ = [
     "CLAIMS",
@@ -201,7 +201,8 @@ def without_test(claim: Compared, collapsed: str, because: str = "") -> Compared
     """Return a claim that a test over collapsed trainings would decide as undecided; other claims are unchanged."""
     if not collapsed or claim.test is None or CLAIMS[claim.what].unit not in (SEEDS, ""):
         return claim
-    return replace(claim, verdict=UNDECIDED, test=None, reason="; ".join(filter(None, (collapsed, because))))
+    # It still counts as one of the page's tests.
+    return replace(claim, test=UNKNOWN, reason="; ".join(filter(None, (collapsed, because))))
 
 
 def settled(claims: Sequence[Compared], tests: int) -> bool:
@@ -242,7 +243,9 @@ def _decided(claim: Compared, test: Agreement, p: float) -> Compared:
     if significant:
         return replace(claim, verdict=CONTRADICTED, reason=claim.reason or EXPLAINED_BY_NOTHING)
     if math.isnan(p):
-        return replace(claim, verdict=UNDECIDED, reason=f"{claim.units}: their spread is unknown")
+        collapsed = claim.reason.startswith(COLLAPSED)
+        reason = claim.reason if collapsed else f"{claim.units}: their spread is unknown"
+        return replace(claim, verdict=UNDECIDED, reason=reason)
     return replace(claim, verdict=UNDECIDED, reason=f"{claim.units}: p = {p:.2g} after Holm's correction")
 
 

@@ -61,7 +61,8 @@ def _judged(claim: AccountingClaim, rows: Sequence[Row]) -> Judged:
     elif not stated:
         gives = [bool(row["gives"]) for row in rows]
         verdict = REPRODUCED if all(gives) else UNDECIDED if any(gives) else CONTRADICTED
-        reason = "" if all(gives) else f"the source names none of these: {'; '.join(map(_under, rows))}"
+        each = f"the source names none of these: {'; '.join(map(_under, rows))}"
+        reason = "" if all(gives) else each if any(gives) else f"{each}; {NO_READING}"
     elif holding:
         verdict, reason = REPRODUCED, ""
     else:
