@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,12 @@ def __getattr__(name: str) -> Any:
     """Import what needs torch or pandas when it is first used."""
     if name not in WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(WHERE[name])
+    # Some libraries draw from Python's generator while they are imported, and the user's training may use it.
+    state = random.getstate()
+    try:
+        module = import_module(WHERE[name])
+    finally:
+        random.setstate(state)
     return getattr(module, name, module)
 
 

@@ -14,12 +14,13 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from leakbench.box import range_of
-from leakbench.cell.accounting import probe_of
 from leakbench.cell.budget import plan
+from leakbench.cell.network import probe_of
 from leakbench.core.recipe import resolve
 from leakbench.core.request import Request
 from leakbench.core.scripts import one_line
@@ -252,7 +253,8 @@ def noise_of(name: str) -> float:
 
 def claim_of(name: str) -> float:
     """Return the noise multiplier for which a recipe claims its epsilon."""
-    return float(resolve("defenses", Defense, name)[1].claim.noise_multiplier)
+    claim: Any = resolve("defenses", Defense, name)[1].claim
+    return float(claim.noise_multiplier)
 
 
 @dataclass(frozen=True)

@@ -484,7 +484,8 @@ class Probe:
             raise InputError(
                 "probe: the shape of inputs and the classes are not known; pass both, or call probe.observe"
             )
-        x = self.observed.inputs[0][:1]
+        # Cloned: a network can change its input in place, and the record is the truth.
+        x = self.observed.inputs[0][:1].clone()
         if classes is None:
             with working_copies(model) as (own,), torch.no_grad():
                 like = next(own.parameters())

@@ -4,6 +4,7 @@ sums of gradients."""
 from __future__ import annotations
 
 import logging
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -368,3 +369,32 @@ def test_lightning_is_recorded() -> None:
     )
     points = [line for line in told.stdout.splitlines() if line.startswith("type-")]
     assert points == ["type-2: ASR 1.00, baseline 0.25", "type-1: ASR 1.00, baseline 0.25"]
+
+
+def test_a_network_that_changes_its_input_leaves_the_record_as_it_is() -> None:
+    """The classes are found by running the network on an observed input, which is also the truth of the attack."""
+
+    class Negates(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(64, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(x.neg_().add_(1).flatten(1))
+
+    torch.manual_seed(0)
+    model, x = Negates(), torch.rand(1, 1, 8, 8)
+    before = x.clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with leakbench.probe(model) as probe:
+        probe.observe(x.clone(), torch.tensor([3]), entropy)
+        entropy(model(x), torch.tensor([3])).backward()
+        optimizer.step()
+    assert probe._sizes(model, None, None) == ((1, 8, 8), 10)
+    assert torch.equal(probe.observed.inputs[0], before)
+
+
+def test_the_first_use_leaves_the_random_numbers_of_python_as_they_are() -> None:
+    script = "import random, leakbench; random.seed(1); leakbench.probe; print(random.random())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == random.Random(1).random()

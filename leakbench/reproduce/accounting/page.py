@@ -72,7 +72,7 @@ def _judged(claim: AccountingClaim, rows: Sequence[Row]) -> Judged:
 
 def _under(row: Row) -> str:
     """Return a reading, its epsilon by privacy losses or else its formula's number, and whether the printed number holds."""
-    value = row["formula"] if pd.isna(row["losses"]) else row["losses"]
+    value: float = row["formula"] if pd.isna(row["losses"]) else row["losses"]
     return f"{row['reading']}: {value:.4g} ({'holds' if row['gives'] else 'does not hold'})"
 
 
