@@ -26,7 +26,7 @@ from leakbench.cell.cell import hand_out
 from leakbench.core.errors import InputError
 from leakbench.core.progress import Progress, unreported
 from leakbench.core.rng import generator
-from leakbench.core.words import check_audit, check_trials
+from leakbench.core.words import check_audit
 from leakbench.defense import FactProbe
 from leakbench.defense.facts import facts_at
 from leakbench.privacy.accountants import best
@@ -39,7 +39,7 @@ from leakbench.privacy.observers import Observation, Released, observations
 from leakbench.privacy.of_clients import REPLACEMENT
 from leakbench.privacy.renyi import Reals
 
-__all__ = ["audit", "audit_cell", "audit_training", "check_trials", "valid_of_one"]
+__all__ = ["audit", "audit_cell", "audit_training", "valid_of_one"]
 
 COARSE = 0.3
 """Share of an update's bound above which the differences that come from a grid could hide others."""
