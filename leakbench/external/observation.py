@@ -231,7 +231,7 @@ def private_gradients(parameters: Mapping[Any, Tensor], labels: Sequence[Tensor]
         return PrivateGradients(found, None)
     if others or (labels and rows not in sizes):
         counts = " and ".join(map(str, sorted({rows, *others})))
-        return PrivateGradients(note=f"Opacus left gradients of {counts} examples, which are no whole observed batches")
+        return PrivateGradients(note=f"Opacus left gradients of {counts} examples, not those of whole observed batches")
     return PrivateGradients(found, sizes[-1] - rows if labels else 0)
 
 
