@@ -109,8 +109,6 @@ def _checkpoint(run: Run, leaks: tuple[int, ...]) -> tuple[Round | None, list[di
     for name in names:
         if run.has(name):
             held = run.read_tensors(name)
-            if held["rounds"].shape[1] != len(ROUND_COLUMNS):  # Of a version with other columns.
-                return None, []
             rows = [dict(zip(ROUND_COLUMNS, row, strict=True)) for row in held["rounds"].tolist()]
             last = from_tensors(held, rows[-1])
             due = [leaked_model(n) for n in leaks if n <= last.round + 1]

@@ -245,7 +245,7 @@ def test_a_checkpoint_contains_the_statistics() -> None:
         name: float(getattr(first, name))
         for name in ("round", "accuracy", "loss", "between_client_variance", "update_scale")
     }
-    resumed = rounds("train", done=from_tensors(to_tensors(first), row))[1][-1]
+    resumed = rounds("train", done=from_tensors(to_tensors(first), row | first.members))[1][-1]
     assert all(torch.equal(p, resumed.parameters[n]) for n, p in states[1].parameters.items())
     assert all(torch.equal(m, resumed.memory[n]) for n, m in states[1].memory.items())
 

@@ -109,7 +109,7 @@ def test_a_resumed_training_has_the_control_variates() -> None:
     row = {
         n: float(getattr(whole[1], n)) for n in ("round", "accuracy", "loss", "between_client_variance", "update_scale")
     }
-    resumed = trained(done=from_tensors(to_tensors(whole[1]), row))
+    resumed = trained(done=from_tensors(to_tensors(whole[1]), row | whole[1].members))
     assert [r.round for r in resumed] == [2, 3]
     for name, p in whole[-1].parameters.items():
         assert torch.equal(resumed[-1].parameters[name], p)
