@@ -30,6 +30,7 @@ __all__ = [
     "Sampling",
     "ShowsDraws",
     "Signal",
+    "added_counts",
     "joined",
     "plain_tensor",
     "sent_memory",
@@ -405,6 +406,11 @@ def _counts_of(signals: list[Signal]) -> Parameters:
     kinds = dict.fromkeys(kind for s in signals for kind in s.zeroed)
     none = {s.lanes: lanes(s.lanes, dtype=torch.int64) for s in signals}
     return {kind: torch.cat([s.zeroed.get(kind, none[s.lanes]) for s in signals]) for kind in kinds}
+
+
+def added_counts(one: Parameters, other: Parameters) -> Parameters:
+    """Return the sums of two counts of members that were not finite, {kind: (lanes,)}."""
+    return {**one, **{kind: count + one.get(kind, 0) for kind, count in other.items()}}
 
 
 def without_wrapper(name: str) -> str:

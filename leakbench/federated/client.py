@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from leakbench.core.errors import InputError
 from leakbench.core.rng import drawn_on
 from leakbench.core.task import is_classification, task_of
-from leakbench.core.types import Clock, Generators, Local, Network, Parameters, Signal
+from leakbench.core.types import Clock, Generators, Local, Network, Parameters, Signal, added_counts
 from leakbench.defense.augmentation import Augmentation, Batch, applied
 from leakbench.defense.transform import RunsNetwork, Stations, Transform, apply
 from leakbench.engine.chain import Chain, chain_of
@@ -346,7 +346,7 @@ def mean_update(
     zeroed: Parameters = {}
     for iteration in local_iterations(network, examples, learning_rate, stations, clock, rngs):
         step, memory = iteration.direction, iteration.batch.memory
-        zeroed = {**zeroed, **{kind: n + zeroed.get(kind, 0) for kind, n in iteration.batch.zeroed.items()}}
+        zeroed = added_counts(zeroed, iteration.batch.zeroed)
         if not total:
             total = {n: g.clone() for n, g in step.items()}  # Cloned, since the loop adds to it in place.
         else:

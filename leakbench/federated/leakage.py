@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from leakbench.core.errors import InputError
-from leakbench.core.types import Clock, Generators, Network, Parameters, Signal
+from leakbench.core.types import Clock, Generators, Network, Parameters, Signal, added_counts
 from leakbench.defense.transform import Stations, acts_on, apply
 from leakbench.federated.client import Examples, augmented, client_update, local_iterations, mean_update
 from leakbench.federated.optimizer import linear_steps
@@ -146,10 +146,11 @@ def _one_by_one(
 
 
 def _added(total: Signal, one: Signal) -> Signal:
-    """Return the sum of two clients' updates; the larger sensitivity stays."""
+    """Return the sum of two clients' updates and of their counts; the larger sensitivity stays."""
     scales = [s.sensitivity for s in (total, one) if s.sensitivity is not None]
     largest = torch.stack(scales).amax(0) if scales else None
-    return replace(total, grads={n: g + one.grads[n] for n, g in total.grads.items()}, sensitivity=largest)
+    grads = {n: g + one.grads[n] for n, g in total.grads.items()}
+    return replace(total, grads=grads, sensitivity=largest, zeroed=added_counts(total.zeroed, one.zeroed))
 
 
 def rounded(update: Parameters, weights: Parameters, length: float, kept: float = 1.0) -> Parameters:

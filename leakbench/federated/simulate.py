@@ -227,7 +227,9 @@ def train(
                     {n: g[0, 0] for n, g in step.grads.items()},
                     federation.learning_rate * clock.local_iterations,
                 )
-                memory |= controls_after(before, updates.grads, moved, clients, clock.cohort, length)
+                # An update that is not finite would make all later ones of its client so.
+                sent = updates.finite().grads
+                memory |= controls_after(before, sent, moved, clients, clock.cohort, length)
             parameters = {n: p + step.grads[n][0, 0] for n, p in parameters.items()}
             counts = counts.plus(cohort.held, uses, clients)
             if canaries is not None and scores is not None:
@@ -447,5 +449,5 @@ def from_tensors(held: dict[str, Tensor], row: dict[str, float]) -> Round:
         between_client_variance=row["between_client_variance"],
         update_scale=row["update_scale"],
         canary_scores=held.get(CANARY_SCORES),
-        members={name: row[name] for name in MEMBERS if name in row},
+        members={name: row[name] for name in MEMBERS},
     )

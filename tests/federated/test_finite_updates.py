@@ -149,6 +149,19 @@ def test_a_search_sees_that_the_gradient_of_its_guess_is_not_finite() -> None:
         assert all(bool(g[0].isfinite().all()) and bool(g[1].isnan().all()) for g in update.values())
 
 
+def test_a_search_sees_each_client_that_got_a_network_of_its_own() -> None:
+    sent = network()
+    own = {n: torch.stack([p, p]) for n, p in sent.parameters.items()}
+    inputs = torch.rand(1, 2, 1, 1, *SHAPE)
+    targets = one_hot(torch.zeros(1, 2, 1, 1, dtype=torch.int64), CLASSES)
+    stations, clock = Stations(client=(ClipWhole(1.0),)), Clock(0, 0, 1, 1, cohort=2)
+    for client in range(2):
+        bad = inputs.clone()
+        bad[0, client] = math.inf
+        update = leak("type-0", dataclasses.replace(sent, own=own), bad, targets, 0.1, stations, clock, None)
+        assert all(bool(g.isnan().all()) for g in update.values())
+
+
 def poisoned_data(rows: Tensor) -> Dataset:
     """Return digits with infinite inputs in some rows of the training split."""
     data = load_dataset("digits")[2]
@@ -183,6 +196,17 @@ def test_a_client_without_finite_data_counts_as_zero_in_every_round(recipe: str)
             **dict.fromkeys(MEMBERS, 0.0),
             **{"examples": 48.0, "batches": 12.0, "updates": 6.0, "updates_zeroed": 1.0},
         }
+
+
+def test_a_client_that_diverges_once_has_finite_control_variates() -> None:
+    """The server clips, so that the update that it gets of this client is not finite."""
+    partition, rows = handed()
+    defense = resolve("defenses", Defense, "fed_sdp_server_flat")[1]
+    data, federation = poisoned_data(rows), dataclasses.replace(FEDERATION, algorithm="scaffold")
+    model = build("mlp_sigmoid", data.shape, data.classes, generator(0, "model"))
+    for now in train(Network(model, parameters(model)), data, partition, federation, defense, 0):
+        assert now.members["updates_zeroed"] == 1
+        assert all(bool(value.isfinite().all()) for value in now.memory.values())
 
 
 def test_the_counts_do_not_depend_on_chunks_and_survive_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
