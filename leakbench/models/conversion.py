@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -122,10 +123,12 @@ def convert_parts(model: nn.Module, field: str = "model") -> nn.Module:
                 del module._forward_pre_hooks[key]
                 _change(module, computed[0], property(computed[1]))
         for own, p in list(module._parameters.items()):
-            if p is not None and p.is_complex():
+            if p is None or is_lazy(p):  # A lazy parameter has no shape before the first pass.
+                continue
+            if p.is_complex():
                 place = f"{name}.{own}" if name else own
                 raise InputError(f"{field}: the parameter {place!r} has complex numbers, expected real ones")
-            if p is not None and p.dim() == 0:
+            if p.dim() == 0:
                 module._parameters[own] = nn.Parameter(p.detach().reshape(1), p.requires_grad)
                 _change(module, own, property(partial(_scalar, own)))
         if type(module) in EQUALS:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -237,10 +238,13 @@ def _differentiate(model: nn.Module, x: Tensor) -> None:
         return -logits.log_softmax(1).mean()
 
     inputs = x[None].clone().requires_grad_()
-    gradients = vmap(grad(loss), in_dims=(None, 0))(trained, inputs)
-    total = torch.stack([g.square().sum() for g in gradients.values()]).sum()
-    if total.requires_grad:
-        torch.autograd.grad(total, inputs, allow_unused=True)
+    with warnings.catch_warnings():
+        # PyTorch warns of operations that `vmap` computes slowly; they are differentiated all the same.
+        warnings.simplefilter("ignore", UserWarning)
+        gradients = vmap(grad(loss), in_dims=(None, 0))(trained, inputs)
+        total = torch.stack([g.square().sum() for g in gradients.values()]).sum()
+        if total.requires_grad:
+            torch.autograd.grad(total, inputs, allow_unused=True)
 
 
 def _equal(some: Tensor, others: Tensor) -> bool:
