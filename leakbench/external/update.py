@@ -57,7 +57,7 @@ def attack_update(
     weight_decay: float = 0.0,
     victim_mode: str = "eval",
     tap: str = "type-1",
-    truth: tuple[Tensor, Tensor] | Named | None = None,
+    truth: Any = None,
     normalise: tuple[Numbers, Numbers] | None = None,
     attack: str = "autoleak",
     knows: str | None = None,

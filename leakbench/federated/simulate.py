@@ -449,5 +449,5 @@ def from_tensors(held: dict[str, Tensor], row: dict[str, float]) -> Round:
         between_client_variance=row["between_client_variance"],
         update_scale=row["update_scale"],
         canary_scores=held.get(CANARY_SCORES),
-        members={name: row[name] for name in MEMBERS},
+        members={name: row[name] for name in MEMBERS if name in row},
     )

@@ -111,6 +111,7 @@ def convert_parts(model: nn.Module, field: str = "model") -> nn.Module:
     Raises:
         InputError: For a scripted module, and for complex parameters.
     """
+    _register_once(model)
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise InputError(
@@ -136,6 +137,20 @@ def convert_parts(model: nn.Module, field: str = "model") -> nn.Module:
         if isinstance(module, RECURRENT):
             module.register_forward_pre_hook(_with_first_state, with_kwargs=True)
     return model
+
+
+def _register_once(model: nn.Module) -> None:
+    """Let a module with several names be a plain attribute under all but the first.
+
+    `functional_call` of PyTorch leaves other tensors in such a module.
+    """
+    known: set[int] = set()
+    for _, module in list(model.named_modules()):
+        for name, part in list(module._modules.items()):
+            if part is not None and id(part) in known and not isinstance(module, HOLDERS):
+                del module._modules[name]
+                vars(module)[name] = part
+            known.add(id(part))
 
 
 def _computed_weight(hook: Any) -> tuple[str, Callable[[nn.Module], Tensor]] | None:

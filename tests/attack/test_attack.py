@@ -297,11 +297,18 @@ def test_last_layer_reads_labels() -> None:
     assert torch.equal(LastLayer()(dataclasses.replace(both, update=update), rngs(20)).targets.argmax(-1), y)
 
 
+def of_classifier(rows: Tensor, batch: int) -> View:
+    """A view of row sums (V, classes) of the weight's gradient, of a classifier of two features between 0 and 1."""
+    classes = rows.shape[1]
+    model = torch.nn.Sequential(torch.nn.Sigmoid(), torch.nn.Linear(2, classes, bias=False))
+    update = {"1.weight": rows[:, :, None].expand(-1, -1, 2) / 2}
+    return View("type-1", Network(model, parameters(model)), update, batch, (2,), classes, 0.05)
+
+
 def test_last_layer_counts_repeats() -> None:
     """Hand-made row sums of a batch of 4 with classes 1, 1, 1, 3 and equal shares: the counts are right."""
     rows = torch.tensor([[0.5, -2.7, 0.3, -0.7, 0.6]])
-    view = dataclasses.replace(leaked(1)[0], update={"weight": rows[:, :, None].expand(1, 5, 2)}, batch=4, classes=5)
-    assert LastLayer()(view, rngs(1)).targets.argmax(-1).tolist() == [[1, 1, 1, 3]]
+    assert LastLayer()(of_classifier(rows, 4), rngs(1)).targets.argmax(-1).tolist() == [[1, 1, 1, 3]]
 
 
 def test_each_example_of_a_class_takes_one_share_of_its_row() -> None:
@@ -310,8 +317,7 @@ def test_each_example_of_a_class_takes_one_share_of_its_row() -> None:
     After two, -.2 is still the lowest, so all three get this class.
     """
     rows = torch.tensor([[-0.8, -0.1, 0.9]])
-    view = dataclasses.replace(leaked(1)[0], update={"weight": rows[:, :, None]}, batch=3, classes=3)
-    assert LastLayer()(view, rngs(1)).targets.argmax(-1).tolist() == [[0, 0, 0]]
+    assert LastLayer()(of_classifier(rows, 3), rngs(1)).targets.argmax(-1).tolist() == [[0, 0, 0]]
 
 
 def test_logits_of_joint_labels_are_standard_normal() -> None:

@@ -1,5 +1,7 @@
 """Starts and coordinates from constants and from public examples: closed forms, draws, and refusals."""
 
+import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from leakbench.core.recipe import construct, resolve
 from leakbench.core.rng import generators
 from leakbench.core.types import Generators, Network
 from leakbench.federated.view import Public, View
+from leakbench.models import parameters
 
 CLASSES = 4
 
@@ -34,7 +37,8 @@ def rngs(victims: int = 3, seed: int = 0) -> Generators:
 def view(shape: tuple[int, ...] = (3, 6, 5), public: int = 40, batch: int = 2, victims: int = 3) -> View:
     """An update whose last layer shows victim v the labels v and v + 1, and random public examples of uneven channels."""
     rng = torch.Generator().manual_seed(1)
-    rows = torch.ones(victims, CLASSES, 2, dtype=torch.float64)
+    features = math.prod(shape)
+    rows = torch.ones(victims, CLASSES, features, dtype=torch.float64)
     for v in range(victims):
         for m in range(batch):
             rows[v, (v + m) % CLASSES] = -1
@@ -42,8 +46,10 @@ def view(shape: tuple[int, ...] = (3, 6, 5), public: int = 40, batch: int = 2, v
         -1, *[1] * (len(shape) - 1)
     )
     known = Public(x, torch.arange(public) % CLASSES)
-    network = Network(torch.nn.Identity(), {})
-    return View("type-1", network, {"weight": rows}, batch, shape, CLASSES, 0.1, public=known)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(features, CLASSES, bias=False)).double()
+    return View(
+        "type-1", Network(model, parameters(model)), {"1.weight": rows}, batch, shape, CLASSES, 0.1, public=known
+    )
 
 
 def test_constants_are_constant() -> None:
@@ -143,11 +149,15 @@ def test_without_public_examples_they_are_refused(name: str) -> None:
 
 
 def test_surrogates_without_another_class_are_refused() -> None:
-    of = view()
+    """Unless no layer answers with the class: no label is known then, and any public example is taken."""
+    of = view(batch=1, victims=2)
     assert of.public is not None
     of.public.labels[:] = 1
     with pytest.raises(InputError, match="another"):
-        Surrogate()(of, rngs())
+        Surrogate()(of, rngs(2))
+    unknown = dataclasses.replace(of, network=Network(torch.nn.Identity(), {}))
+    for start in Surrogate()(unknown, rngs(2))[:, 0]:
+        assert (of.public.inputs == start).flatten(1).all(1).any()
 
 
 @pytest.mark.parametrize(

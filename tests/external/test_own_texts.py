@@ -318,7 +318,7 @@ def test_tokens_are_shown_in_ones_own_vocabulary(tmp_path, monkeypatch, capsys):
             "vocabulary: other.txt: fills up sentences with token 1, the network with 0; give",
         ),
         (
-            ["--model", "mlp_sigmoid", "--vocabulary", "none.txt"],
+            ["--model", "mlp_sigmoid", "--vocabulary", "mine.txt"],
             "vocabulary: only for language models, got mlp_sigmoid",
         ),
         (
@@ -326,7 +326,7 @@ def test_tokens_are_shown_in_ones_own_vocabulary(tmp_path, monkeypatch, capsys):
             "vocabulary: only for language models, got tests",
         ),
         (["--vocabulary", "mine.txt", "--dataset", "digits"], "dataset: got 'digits', expected texts"),
-        (["--model", "gpt_tinny"], "model: got 'gpt_tinny'; did you mean 'gpt_tiny'?"),
+        (["--model", "gpt_tinny"], "model: unknown name 'gpt_tinny'; did you mean 'gpt_tiny'?"),
         (["--model", "gpt_tiny", "--dataset", "digits"], "dataset: got 'digits', expected texts"),
         (["--model", "gpt_tiny"], "update: 'transformer.wte.weight' has the shape (4096, 64), the model's"),
         (["--model", "hf:nowhere"], "model: 'hf:nowhere': no such folder"),

@@ -212,8 +212,8 @@ def test_extra_options_of_a_check_and_a_missing_recipe_are_refused(
     for line, said in (
         (["card"], "card: got no DEFENSE and DATASET"),
         (["card", "sign"], "card: got no DATASET"),
-        (["card", "--check", "x.json", "--victims", "3"], "check: got victims as well"),
-        (["card", "--check", "x.json"], "card: no file 'x.json'"),
+        (["card", "--check", __file__, "--victims", "3"], "check: got victims as well"),
+        (["card", "--check", "x.json"], "check: no file 'x.json'"),
         (["card", "sign", "digits", "--protocols", "alive"], "protocols"),
         (["card", "sign", "digits", "--victims", "0"], "victims"),
         (["card", "sing", "digits"], "did you mean 'sign'"),
@@ -230,7 +230,10 @@ def test_extra_options_of_a_check_and_a_missing_recipe_are_refused(
     [
         ((), "card: got no DEFENSE and DATASET, expected both, as in `leakbench card sign faces`"),
         (("fed_cdp_valid",), "card: got no DATASET, expected both, as in `leakbench card fed_cdp_valid faces`"),
-        (("sign", "faces", "--leak-rounds", "0,lst"), "leak-rounds: got 'lst', expected a number or last"),
+        (
+            ("sign", "faces", "--leak-rounds", "0,lst"),
+            "leak-rounds: got 'lst', expected round numbers with commas between them, or last",
+        ),
     ],
 )
 def test_a_missing_argument_and_a_wrong_round_are_named(

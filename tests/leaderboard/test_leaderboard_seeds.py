@@ -202,9 +202,9 @@ def test_a_command_names_the_seeds_and_only_several_change_the_hash() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (["card", "sign", "digits", "--seeds", "0"], "seeds: input should be greater than or equal to 1, got 0"),
+        (["card", "sign", "digits", "--seeds", "0"], "seeds: got 0, expected at least 1"),
         (["card", "sign", "digits", "--seeds", "two"], "seeds"),
-        (["card", "--check", "x.json", "--seeds", "2"], "check: got seeds as well"),
+        (["card", "--check", __file__, "--seeds", "2"], "check: got seeds as well"),
         (["card", "sign", "digits", "--leak-batch", "1", "--seeds", "2", "--train-rounds", "0"], "without training"),
     ],
 )

@@ -53,7 +53,8 @@ class PublicNormal:
 class Surrogate:
     """Start from a public example of another class than the one inferred from the last layer's gradient (CPL's released code).
 
-    Each example of a batch gets its own draw. If the label is inferred wrongly, the class can be the victim's.
+    Each example of a batch gets its own draw. If the label is inferred wrongly, the class can be the victim's. If the
+    gradient does not show the labels, any public example can be drawn.
     """
 
     needs: ClassVar[Needs] = Needs(kinds=PLAIN)
