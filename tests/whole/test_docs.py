@@ -122,7 +122,7 @@ def test_prose_is_plain_and_fits(page):
 
 def test_blocks_show_their_source():
     assert "Wilson's" in blocks.BLOCKS["columns"]()
-    assert "| [Figures 5 to 8 of priority-based noise" in blocks.BLOCKS["reproduced"]()
+    assert "| [Table 3 of Fed-alphaCDP" in blocks.BLOCKS["reproduced"]()
     counts = re.compile(r"\d+ computed epsilons and rounds \(.*\) and \d+ measured numbers? are contradicted")
     assert counts.match(blocks.BLOCKS["contradicted"]())
     assert all(f"fed_alpha_cdp_table_{n}.md" in blocks.BLOCKS["epsilons"]() for n in ("6", "7", "8_rounds"))
