@@ -381,9 +381,9 @@ class Probe:
             points = self._points(options.with_public(options()), shape, classes, victims, normalise, batch)
             note = self.heard.private.note or self.observed.note
             if "type-2" not in points and note:
-                warnings.warn(f"type-2 is left out: {note}", stacklevel=2)
+                warnings.warn(f"type-2 is left out: {note}", stacklevel=3)
             for point in points.values():
-                warn(*point, stacklevel=3)
+                warn(*point, stacklevel=4)
             return attack_traces(points, None if out is None else Path(out), options.names, "leakbench.probe")
 
     @typed_arguments

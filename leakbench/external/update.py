@@ -155,7 +155,8 @@ def attack_update(
         _check_reads_words(path, trace.texts is not None, type(model).__name__)
         _ = trace.view  # An update that does not fit is reported before the dataset is read.
         attacker = options.with_public(attacker, None if path is None else Vocabulary.of_file(path))
-        warn(trace, attacker, stacklevel=3)
+        # The fourth frame is the caller of the checked function.
+        warn(trace, attacker, stacklevel=4)
         points = {tap: (trace, attacker.for_network(trace, path))}
         folder = None if out is None else Path(out)
         return attack_traces(points, folder, options.names, "leakbench.attack_update", began=began)[tap]
