@@ -75,6 +75,8 @@ class Precode:
     the new layers. The layers before and after the bottleneck keep their weights.
     """
 
+    behaviour = 2
+
     width: Annotated[Count, Field(description="Number k of values in the latent code, 256 in the paper.")] = 256
     beta: Annotated[NonNegative, Field(description="Weight of the divergence in the loss, 0.001 in the paper.")] = 1e-3
 

@@ -121,7 +121,7 @@ def _classifier(key: _Key) -> Classifier | None:
         slopes = []
         for _ in range(2):
             # A gradient of the cross-entropy has the sum zero over the classes.
-            v = torch.randn(classes, generator=rng, dtype=logits.dtype)
+            v = torch.randn(classes, generator=rng, dtype=logits.dtype).to(logits.device)
             v = v - v.mean()
             found = torch.autograd.grad(example @ v, list(trained.values()), retain_graph=True, allow_unused=True)
             slopes.append({n: _features(g, v) for n, g in zip(trained, found, strict=True)})

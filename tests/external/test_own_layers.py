@@ -112,7 +112,8 @@ GRADIENTS = {"attack", "run", "probe", "audit"}
 REFUSED = {
     **dict.fromkeys(("CrossMapLRN2d", "EmbeddingBag", "FractionalMaxPool2d", "FractionalMaxPool3d"), GRADIENTS),
     **{f"LazyInstanceNorm{d}d": {"run", "audit"} for d in (1, 2, 3)},
-    **dict.fromkeys(("complex", "scripted", "traced"), GRADIENTS),
+    **dict.fromkeys(("scripted", "traced"), GRADIENTS),
+    "complex": set(COMMANDS),
     "norm_without_statistics": {"run", "probe", "audit"},
 }
 """{network: commands that refuse it}."""

@@ -170,7 +170,7 @@ def _updates(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, tuple[Mapping[
             {n: g.long() for n, g in real.items()},
             "update: '1.weight' has numbers of type torch.int64",
         ),
-        "of complex numbers": ({n: g.cfloat() for n, g in real.items()}, "update: '1.weight' has numbers of type"),
+        "of complex numbers": ({n: g.cfloat() for n, g in real.items()}, "update: '1.weight' has complex numbers"),
     }
 
 
