@@ -296,8 +296,7 @@ def _doubted(cell: Measured) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for warning in cell.warnings:
         point, _, said = warning.partition(": ")
-        # Finished runs of earlier versions have the number of victims at the end.
-        found.setdefault(re.sub(r"^for \d+ of \d+ victims, | \(\d+ of \d+ victims\)$", "", said), []).append(point)
+        found.setdefault(re.sub(r"^for \d+ of \d+ victims, ", "", said), []).append(point)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import construct
 from leakbench.core.untrusted import bounded_text, strict_json
-from leakbench.core.verdict_words import FAILED, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS, current_word
+from leakbench.core.verdict_words import FAILED, INCONCLUSIVE, NO_LEAK, RECONSTRUCTS
 from leakbench.leaderboard.card import Card, CardPoint, Measured
 from leakbench.measure.rates import ASR, IDENTIFIED, LABEL_RANKED
 from leakbench.measure.statistics import accuracy_interval, share_of_networks, wilson
@@ -111,18 +111,6 @@ def _shares(card: Card) -> Iterator[tuple[str, tuple[float, float, float], int, 
                     yield place, share, point.victims, right
 
 
-FORMER_WARNINGS = {
-    ": leaks at ": ": reconstructs at ",
-    ": tells who the victims are at ": ": identifies at ",
-    ": identifies the victims at ": ": identifies at ",
-    ": half of the victims got no answer at ": ": attack failed at ",
-    ": the attack has no answer for half of the examples or more at ": ": attack failed at ",
-    "aware attacker": "adaptive attacker",
-    " rebuilds fewer ": " reconstructs fewer ",
-    "lets each example lie with one client, here it lies with ": "assigns each example to one client, here it is assigned to ",
-}
-"""{words of a warning of an earlier version: those of today}."""
-
 LARGEST = 1_000_000
 """Bytes of a card; they take about 20,000."""
 
@@ -153,7 +141,7 @@ def read_card(path: Path) -> Card:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as a card ({error})") from None
     try:
-        card = construct(Card, _current(fields))
+        card = construct(Card, fields)
         check_once(card)
         _check_intervals(card)
         _check_accuracy(card)
@@ -161,29 +149,6 @@ def read_card(path: Path) -> Card:
         return card
     except (InputError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from None
-
-
-def _current(fields: Any) -> Any:
-    """Return the fields of a card with verdicts of today's scale; what is not a card stays as it is, to be refused."""
-    if isinstance(fields, dict):
-        for cell in _dicts(fields.get("cells")):
-            for point in _dicts(cell.get("points")):
-                if isinstance(point.get("verdict"), str):
-                    point["verdict"] = current_word(point["verdict"])
-        warnings = fields.get("warnings")
-        if isinstance(warnings, list):
-            fields["warnings"] = [_current_warning(w) if isinstance(w, str) else w for w in warnings]
-    return fields
-
-
-def _current_warning(text: str) -> str:
-    for before, now in FORMER_WARNINGS.items():
-        text = text.replace(before, now)
-    return text
-
-
-def _dicts(values: Any) -> list[dict[str, Any]]:
-    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def read_cards(folder: Path) -> list[Card]:

@@ -13,7 +13,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.request import FederationFields
 from leakbench.core.typed import check_fields
 from leakbench.core.untrusted import bounded_text, without_controls
-from leakbench.storage.manifest import FORMATS, check_of_run, needed
+from leakbench.storage.manifest import check_of_run, needed
 from leakbench.storage.store import finished_run, written
 
 __all__ = ["AUDIT", "AUDITED_OPTIONS", "audit_command", "audit_of", "check_audited", "keep_audit"]
@@ -64,7 +64,7 @@ def audit_of(folder: Path, manifest: Mapping[str, Any]) -> Audit | None:
         written(folder, manifest, AUDIT, "audit again")
     elif not path.is_file():
         return None
-    elif manifest.get("schema") != FORMATS[0]:  # In the first, no manifest knew of audits.
+    else:
         raise InputError(f"{path}: is not an audit of this run; remove it and audit again")
     try:
         text = bounded_text(path, LONGEST)

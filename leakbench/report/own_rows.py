@@ -82,7 +82,7 @@ def _rows(folder: Path) -> tuple[tuple[str, ...], pa.Table] | None:
 
 
 def _with_verdicts(rows: pa.Table, summary: Summary) -> pa.Table:
-    """Return the rows with the column `verdict` last, in today's words; files of earlier versions have none."""
+    """Return the rows with the column `verdict` last, as in the summary."""
     verdicts = summary.verdicts
     points = zip(rows["tap"].to_pylist(), rows["round"].to_pylist(), strict=True)
     words = pa.array([verdicts.get(point) for point in points], pa.string())

@@ -15,7 +15,7 @@ from leakbench.storage.summary import Amount, Names, Plain, Summary, misfit
 
 __all__ = [
     "CURE",
-    "FORMATS",
+    "FORMAT",
     "check_finished",
     "check_manifest",
     "check_of_run",
@@ -27,12 +27,8 @@ __all__ = [
 
 CURE = "move the folder away to measure again"
 
-FORMATS = (1, 2)
-"""Accepted versions of a manifest, in its field `schema`; the last one is written. From version 2 on, a manifest has a checksum of
-all other fields, which reveals a changed figure."""
-
-SEALED = 2
-"""First version with a checksum."""
+FORMAT = 2
+"""Version of a manifest, in its field `schema`."""
 
 SHOWN = (
     *("hash", "command", "cell.dataset", "cell.defense", "cell.attack", "settings", "versions", "phases", "files"),
@@ -84,16 +80,14 @@ def check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest in the last format, with its checksum."""
-    content = {"schema": FORMATS[-1], **manifest} | {"schema": FORMATS[-1]}
+    """Return a manifest with its format and its checksum, which reveals a changed figure."""
+    content = {"schema": FORMAT, **manifest} | {"schema": FORMAT}
     content.pop("checksum", None)
     return {**content, "checksum": content_hash(content)}
 
 
 def check_seal(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise DamagedError for a manifest that does not fit its checksum; manifests from before checksums are accepted."""
-    if "checksum" not in manifest and manifest.get("schema", SEALED) < SEALED:
-        return
+    """Raise DamagedError for a manifest that does not fit its checksum."""
     if manifest.get("checksum") != content_hash(
         {name: value for name, value in manifest.items() if name != "checksum"}
     ):

@@ -11,7 +11,7 @@ from leakbench.core.errors import DamagedError, InputError
 from leakbench.core.hashes import checksum
 from leakbench.core.untrusted import bounded_text, without_controls
 from leakbench.storage.atomic import TEMPORARY
-from leakbench.storage.manifest import CURE, FORMATS, check_manifest, check_seal
+from leakbench.storage.manifest import CURE, FORMAT, check_manifest, check_seal
 
 __all__ = [
     "check_files",
@@ -121,8 +121,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path}: cannot be read ({error})", "move it away to measure again") from None
     found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
-    if type(found) is not int or found not in FORMATS:
-        said = f"{path}: schema {found!r}, this version reads {FORMATS[0]} to {FORMATS[-1]}"
+    if type(found) is not int or found != FORMAT:
+        said = f"{path}: schema {found!r}, this version reads {FORMAT}"
         raise InputError(f"{said}; {CURE}") if type(found) is int else DamagedError(said, CURE)
     if wrong:
         raise DamagedError(f"{path}: {wrong}", CURE)

@@ -17,7 +17,7 @@ from leakbench.storage.packed import check_parquet
 __all__ = ["ROWS_VERSION", "check_schema", "points_in", "read_rows", "rows_at", "versioned", "write_rows"]
 
 ROWS_VERSION = 1
-"""Version of the columns and their meaning; files without a version have version 0, with the same columns."""
+"""Version of the columns and their meaning."""
 
 KEY = b"leakbench.rows"
 
@@ -64,9 +64,6 @@ def read_rows(path: Path) -> pd.DataFrame:
     rows = pd.read_parquet(path)
     # A column with only missing numbers is read as objects.
     rows = rows.astype({name: float for name in rows if name not in TEXTS and rows[name].dtype == object})
-    if "batch" in rows and "network" not in rows:
-        # Rows without this column were measured on one network.
-        rows.insert(list(rows).index("batch") + 1, "network", 0)
     for name in FULL if path.name != "rounds.parquet" else ():
         column = rows[name]
         if column.isna().any() or (column.dtype.kind == "f" and not np.isfinite(column).all()):
@@ -119,9 +116,9 @@ def check_version(path: Path, metadata: Mapping[bytes, bytes] | None) -> None:
     Args:
         metadata: Metadata of the file's schema.
     """
-    version = (metadata or {}).get(KEY, b"0").decode(errors="replace")
-    if version not in map(str, range(ROWS_VERSION + 1)):
+    version = (metadata or {}).get(KEY, b"").decode(errors="replace")
+    if version != str(ROWS_VERSION):
         raise InputError(
-            f"{path}: rows of version {version[:20]!r}, this leakbench reads 0 to {ROWS_VERSION}; read them with the one that wrote"
+            f"{path}: rows of version {version[:20]!r}, this leakbench reads {ROWS_VERSION}; read them with the one that wrote"
             " them, or run the cell again"
         )

@@ -30,7 +30,7 @@ from leakbench.core.errors import DamagedError, InputError
 from leakbench.core.hashes import checksum, content_hash, tensor_hash
 from leakbench.storage.atomic import TEMPORARY, write_atomically, write_text
 from leakbench.storage.locks import alone, locked
-from leakbench.storage.manifest import FORMATS, check_finished, sealed
+from leakbench.storage.manifest import check_finished, sealed
 from leakbench.storage.manifest_file import (
     check_out,
     check_parts,
@@ -276,10 +276,6 @@ def _there(folder: Path, say: Say = _unsaid) -> Run:
     """Return the run of a folder that this process has locked, and remove temporary files of killed processes."""
     manifest = read_manifest(folder)
     _sweep(folder)
-    if manifest["schema"] == FORMATS[0] and isinstance(manifest.get("files"), dict):
-        for name in AFTER:  # The first format has no checksums of these files.
-            if (folder / name).is_file():
-                manifest["files"].setdefault(name, checksum(folder / name))
     return Run(folder, manifest, say)
 
 

@@ -1,7 +1,7 @@
 """The summary of a run: what `run --json` prints, what a manifest contains, and what every page reads.
 
 The fields are in the order in which they are written. A field that a run does not set is not written; one that it sets to None has
-no value, for the reason under `notes`. Earlier versions wrote fewer fields and other verdicts; the model reads both.
+no value, for the reason under `notes`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator, with_config
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, with_config
 from typing_extensions import TypedDict  # Pydantic needs it before Python 3.12.
 
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import LeakagePoint
 from leakbench.core.untrusted import said
-from leakbench.core.verdict_words import FORMER, FORMER_REASON, INCONCLUSIVE
+from leakbench.core.verdict_words import INCONCLUSIVE
 
 __all__ = [
     "Amount",
@@ -46,19 +46,6 @@ Count: TypeAlias = Annotated[int, Field(ge=1)]
 
 Plain: TypeAlias = str | int | float | bool | None
 """A single value."""
-
-NEEDED = (
-    "round",
-    "batch",
-    "victims",
-    "networks",
-    "observations",
-    "clients",
-    "local_iterations",
-    "local_batch",
-)
-"""Fields of a leakage point that have a value, where an earlier version wrote none."""
-
 
 def _having(*names: str) -> AfterValidator:
     """Return a validator of a mapping that needs some fields, whose lists have equal lengths."""
@@ -294,17 +281,6 @@ class Tap(_Fields):
     rmse_ideal: Number | None = None
     guaranteed: Share | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _current(cls, fields: Any) -> Any:
-        """Translate the verdict of an earlier version; a field in NEEDED gets its default instead of None."""
-        if not isinstance(fields, Mapping):
-            return fields
-        kept = {name: value for name, value in fields.items() if value is not None or name not in NEEDED}
-        if kept.get("verdict") in FORMER:
-            kept |= {"verdict": FORMER[kept["verdict"]], "verdict_reason": FORMER_REASON}
-        return kept
-
     @property
     def chance(self) -> float:
         """Probability that a random guess identifies a victim, 1 / candidates."""
@@ -451,16 +427,15 @@ class Summary(_Fields):
 
     @property
     def verdicts(self) -> dict[tuple[str, int], str]:
-        """{(leakage point, round): its verdict}; without those that have none, as in early versions."""
+        """{(leakage point, round): its verdict}."""
         return {
             (LeakagePoint.of(name).tap, tap.round): tap.verdict
             for name, tap in self.taps.items()
-            if "verdict" in tap.model_fields_set
         }
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Summary:
-        """Read a summary, also of an earlier version, whose verdicts are translated.
+        """Read a summary.
 
         Raises:
             InputError: For a field of another type.

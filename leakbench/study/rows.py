@@ -20,12 +20,11 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import TAPS, LeakagePoint
 from leakbench.core.request import Request
 from leakbench.core.typed import check_fields
-from leakbench.core.verdict_words import IDENTIFIES, RANKED_ONLY, VERDICTS, current_word, resilient
+from leakbench.core.verdict_words import VERDICTS
 from leakbench.measure.measures import EDIT_DISTANCE, PSNR, RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED, RATES, ROUGE_1, TARGET_ERROR, fields_of
 from leakbench.storage.store import alone, write_atomically
 from leakbench.study.stale import parsed_versions
-from leakbench.summary.verdict import above_chance, whole_victims
 
 __all__ = [
     "ACCOUNTING",
@@ -197,7 +196,7 @@ class RowStore:
             return self.current(pd.DataFrame({column: [] for column in self.format.first}))
         heads, cells = _cells(self.path, self.format)
         if self.typed:
-            rows = _with_current_verdicts(_typed_rows(self.path, self.format, heads, cells))
+            rows = _typed_rows(self.path, self.format, heads, cells)
         else:
             rows = pd.read_csv(self.path).drop(columns=CHECKED, errors="ignore")
         return self.current(rows)
@@ -297,25 +296,6 @@ def _typed_rows(path: Path, kind: RowFormat, heads: list[str], cells: list[list[
     return rows
 
 
-def _with_current_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with verdicts of today's scale; those of an earlier version are translated.
-
-    An attack that only ranks had one word for every identification rate. Whether the rate is above chance is tested again.
-    """
-    if "verdict" not in rows:
-        return rows
-    words = [current_word(word) if isinstance(word, str) else word for word in rows["verdict"]]
-    for place, (before, row) in enumerate(zip(rows["verdict"], rows.to_dict("records"), strict=True)):
-        right = row.get(IDENTIFIED.name, math.nan)
-        if before == RANKED_ONLY and not math.isnan(right):
-            victims, chance = int(row["victims"]), 1 / row["candidates"]
-            words[place] = IDENTIFIES if above_chance(whole_victims(right * victims), victims, chance) else words[place]
-    rows = rows.assign(verdict=words)
-    if "resilient" in rows:
-        rows["resilient"] = [resilient(word) if isinstance(word, str) else math.nan for word in words]
-    return rows
-
-
 def _lines(path: Path) -> list[list[str]]:
     """Return the fields of all lines, the head first; empty lines are left out."""
     try:
@@ -402,7 +382,7 @@ def _check(path: Path, rows: pd.DataFrame, kind: RowFormat) -> None:
 
 def _check_words(path: Path, rows: pd.DataFrame) -> None:
     for place, word in enumerate(rows.get("verdict", ()), start=1):
-        if isinstance(word, str) and current_word(word) not in VERDICTS:
+        if isinstance(word, str) and word not in VERDICTS:
             raise InputError(f"{path}: row {place}: verdict: got {word[:40]!r}{nearest(word, VERDICTS)}; {CURE}")
     for place, point in enumerate(rows.get("point", ()), start=1):
         found = LeakagePoint.of(str(point))

@@ -33,13 +33,12 @@ def text_fields(group: pd.DataFrame) -> dict[str, float | None]:
         return {}
     found: dict[str, float | None] = dict.fromkeys((*MEASURED, *GUESSES))
     medians = (EDIT_DISTANCE.baseline, NEAREST[0])
-    known = [name for name in GUESSES if name in group]  # Rows of earlier versions have fewer scores.
-    found |= {name: float(group[name].median() if name in medians else group[name].mean()) for name in known}
+    found |= {name: float(group[name].median() if name in medians else group[name].mean()) for name in GUESSES}
     if (group["failure_reason"] == RANKS_ONLY).all():
         return found
     batch, network = group["batch"], group.get("network")
     of_batch = None if network is None else group.groupby("batch")["network"].first()
-    for rate in (rate for rate in OF_TEXTS if rate.column in group):
+    for rate in OF_TEXTS:
         values = group[rate.column].fillna(0.0)
         if rate.counted:
             ends = proportion(values.to_numpy(), batch.to_numpy(), network=network)
@@ -49,14 +48,10 @@ def text_fields(group: pd.DataFrame) -> dict[str, float | None]:
     return {**found, EDIT_DISTANCE.name: float(group[EDIT_DISTANCE.name].fillna(1.0).median())}
 
 
-EARLIER = "the rows are of an earlier version, which did not have this score"
-
-
 def text_notes(key: str, tap: Tap) -> dict[str, str]:
     """Return the reasons for the missing fields of texts: tokens have no pixels, and a ranking gives no sentence."""
     if tap.null_edit_distance is None:
         return {}
     pixels = {f"taps.{key}.{name}": NO_PIXELS for name in (RMSE.baseline, VERBATIM.name)}
     named = (EDIT_DISTANCE.name, *(rate.name for rate in OF_TEXTS), *GUESSES)
-    why = RANKS_ONLY if tap.edit_distance is None else EARLIER
-    return pixels | {f"taps.{key}.{name}": why for name in named if tap.value(name) is None}
+    return pixels | {f"taps.{key}.{name}": RANKS_ONLY for name in named if tap.value(name) is None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -129,31 +128,6 @@ def test_no_leak_found_is_refused_with_less_evidence(
 ) -> None:
     with pytest.raises(InputError, match=says):
         read_card(forged(tmp_path, lambda card: hidden(card, changes, **how)))
-
-
-def test_a_card_of_an_earlier_version_is_read_with_current_verdicts(tmp_path: Path) -> None:
-    """Its `protected` was based on ten victims of one network, so it is inconclusive."""
-
-    def earlier(card: dict[str, Any]) -> None:
-        for cell in card["cells"]:
-            for point, word in zip(cell["points"], itertools.cycle(("leaks", "protected", "unclear"))):
-                numbers = LEAKS if word == "leaks" else NOTHING
-                point.update({**ONE_NETWORK, **numbers, **UNTOLD, "verdict": word})
-        card["warnings"] = [
-            "aware attacker, protocol paper: leaks at type-2",
-            "protocol live, type-2: the aware attacker rebuilds fewer than the oblivious one",
-            "not as claimed: the claim lets each example lie with one client, here it lies with 1.9 on average and 2 at most",
-        ]
-
-    card = read_card(forged(tmp_path, earlier))
-    for cell in card.cells:
-        several = len(cell.points) // 3
-        assert [point.verdict for point in cell.points] == ["reconstructs", "inconclusive", "inconclusive"] * several
-    assert card.warnings == (
-        "adaptive attacker, protocol paper: reconstructs at type-2",
-        "protocol live, type-2: the adaptive attacker reconstructs fewer than the oblivious one",
-        "not as claimed: the claim assigns each example to one client, here it is assigned to 1.9 on average and 2 at most",
-    )
 
 
 @pytest.mark.parametrize(

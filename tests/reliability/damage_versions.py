@@ -1,4 +1,4 @@
-"""Files of other versions: an older version is read, a newer version is refused in one line."""
+"""Files of other versions are refused in one line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from leakbench.core.hashes import checksum
-from leakbench.storage.manifest import FORMATS, sealed
+from leakbench.core.hashes import checksum, content_hash
+from leakbench.storage.manifest import FORMAT, sealed
 from leakbench.storage.rows_file import KEY, ROWS_VERSION
 from tests.reliability.edges_runs import called
 from tests.reliability.tally import Tally
@@ -19,22 +19,29 @@ __all__ = ["check_versions"]
 
 
 def check_versions(tally: Tally, place: Path, whole: Path, full: bool) -> None:
-    """Try manifest and rows of every past version and of the next one at full length; else only of the next one."""
+    """Try manifest and rows of this version and of both of its neighbours at full length; else only of the next one."""
     manifest = json.loads((whole / "manifest.json").read_text(encoding="utf-8"))
     shown = called("compare", str(whole), str(whole))[1]
-    for version in range(FORMATS[-1] + 2) if full else (FORMATS[0], FORMATS[-1] + 1):
-        folder = _copy(whole, place / f"manifest{version}", manifest | {"schema": version}, version >= FORMATS[-1])
-        _read(tally, folder, whole, shown, f"a manifest of version {version}", version in FORMATS)
-    for version in range(ROWS_VERSION + 2) if full else (ROWS_VERSION + 1,):
-        folder = _copy(whole, place / f"rows{version}", manifest, True)
+    for version in (FORMAT - 1, FORMAT, FORMAT + 1) if full else (FORMAT + 1,):
+        folder = _copy(whole, place / f"manifest{version}", manifest | {"schema": version})
+        _read(tally, folder, whole, shown, f"a manifest of version {version}", version == FORMAT)
+    for version in (ROWS_VERSION - 1, ROWS_VERSION, ROWS_VERSION + 1) if full else (ROWS_VERSION + 1,):
+        folder = _copy(whole, place / f"rows{version}", manifest)
         path = folder / "rows.parquet"
         table = pq.read_table(path)
-        said = {name: value for name, value in table.schema.metadata.items() if name != KEY}
-        said |= {KEY: str(version).encode()} if version else {}
-        pq.write_table(table.replace_schema_metadata(said), path)
+        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, KEY: str(version).encode()}), path)
         changed = {**manifest, "files": {**manifest["files"], path.name: checksum(path)}}
         (folder / "manifest.json").write_text(json.dumps(sealed(changed)), encoding="utf-8")
-        _read(tally, folder, whole, shown, f"rows of version {version}", version <= ROWS_VERSION)
+        _read(tally, folder, whole, shown, f"rows of version {version}", version == ROWS_VERSION)
+
+
+def _copy(whole: Path, folder: Path, manifest: dict[str, Any]) -> Path:
+    """Copy a run, with a manifest whose checksum fits."""
+    shutil.copytree(whole, folder)
+    content = {name: value for name, value in manifest.items() if name != "checksum"}
+    text = json.dumps({**content, "checksum": content_hash(content)})
+    (folder / "manifest.json").write_text(text, encoding="utf-8")
+    return folder
 
 
 def _copy(whole: Path, folder: Path, manifest: dict[str, Any], has_checksum: bool) -> Path:

@@ -70,20 +70,6 @@ def test_only_a_ranking_of_all_rows_has_no_value_of_its_own() -> None:
     assert found[EDIT_DISTANCE.baseline] == 0.5
 
 
-def test_rows_of_earlier_versions_have_no_value_of_a_new_score_and_other_data_no_field() -> None:
-    earlier = rows().drop(columns=[LENGTH.column, LENGTH.baseline, NEAREST[1]])
-    found = text_fields(earlier)
-    missing = {*LENGTH.ends, LENGTH.baseline, NEAREST[1]}
-    assert {name for name, value in found.items() if value is None} == missing
-    assert set(found) == set(text_fields(rows()))
-    assert text_fields(rows().drop(columns=EDIT_DISTANCE.name)) == {}
-    tap = Tap(**{name: value for name, value in found.items() if value is not None})
-    notes = text_notes("type-1", tap)
-    told = {name.rpartition(".")[2] for name, why in notes.items() if why.startswith("the rows are of an earlier")}
-    assert told == {LENGTH.name, LENGTH.baseline, NEAREST[1]}
-    assert set(notes) == {f"taps.type-1.{name}" for name in (*told, RMSE.baseline, "verbatim")}
-
-
 def test_notes_and_the_distance_of_success_of_texts_and_of_other_data() -> None:
     texts, ranking = (Tap(null_edit_distance=0.5, edit_distance=each) for each in (0.1, None))
     assert distance_of(texts) is EDIT_DISTANCE and distance_of(Tap()) is RMSE

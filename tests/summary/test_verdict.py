@@ -17,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakbench.cell import Request, resolve_cell
-from leakbench.core.verdict_words import FORMER, VERDICTS, resilient
+from leakbench.core.verdict_words import VERDICTS, resilient
 from leakbench.measure.statistics import wilson
 from leakbench.report.verdicts import verdicts
 from leakbench.scoring.scores import RANKS_ONLY
 from leakbench.storage.summary import Summary, Tap, Violation
-from leakbench.study.rows import ACCOUNTING, RowFormat, RowStore
-from leakbench.summary.evidence import Setup, networks_in, setup_of
+from leakbench.summary.evidence import Setup, setup_of
 from leakbench.summary.limits import LIMIT, guaranteed
 from leakbench.summary.tap import tap_summary
 from leakbench.summary.verdict import Evidence, above_baseline, above_chance, verdict, within_chance
@@ -140,13 +139,6 @@ def test_all_reasons_are_given_the_most_important_first() -> None:
         "10 victims, at least 100 are needed",
         "1 network, at least 5 are needed",
     ]
-
-
-def test_rows_of_earlier_versions_are_of_one_network() -> None:
-    earlier = rows().drop(columns="network")
-    assert networks_in(earlier) == 1
-    found = tap_summary(earlier, 0.0, STRONG)
-    assert (found.verdict, found.networks) == ("inconclusive", 1)
 
 
 def test_the_excluded_rates_are_one_sided_limits_of_clopper_and_pearson() -> None:
@@ -376,26 +368,6 @@ def test_the_attacker_is_read_from_the_cell(changes: dict[str, Any], strongest: 
     asked = Request(**{"defense": "noise_gaussian", "dataset": "digits", "train_rounds": 0, **changes})
     setup = setup_of(resolve_cell(asked, None), 1)
     assert (setup.strongest, setup.adaptive) == (strongest, adaptive)
-
-
-def test_verdicts_of_earlier_versions_are_read_as_current_ones(tmp_path: Any) -> None:
-    taps = {word: {"verdict": word, "asr": 0.0} for word in (*FORMER, "identifies")}
-    read = Summary.of({"taps": taps}).taps
-    expected = ["reconstructs", "inconclusive", "inconclusive", "inconclusive", "identifies"]
-    assert [tap.verdict for tap in read.values()] == expected
-    path = tmp_path / "table.csv"
-    lines = [
-        "row,verdict,resilient,identified,victims,candidates",
-        "a,protected,1.0,0.0,20,100",
-        "b,leaks,0.0,1.0,20,100",
-    ]
-    lines += ["c,no reconstruction,0.0,1.0,20,100", "d,no reconstruction,0.0,0.0,20,100"]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    found = RowStore(path, RowFormat(("row",), ("row",), ("row",), ("row",))).read()
-    assert list(found["verdict"]) == ["inconclusive", "reconstructs", "identifies", "inconclusive"]
-    assert list(found["resilient"].isna()) == [True, False, False, True]
-    other = dataclasses.replace(ACCOUNTING, columns=("row",), filled=("row",), key=("row",))
-    assert RowStore(path, other).read().equals(found)
 
 
 def test_resilient_is_neither_yes_nor_no_if_inconclusive() -> None:
