@@ -1,6 +1,6 @@
 """Flower's simulation engine, a plain loop, `InProcessGrid` and `VectorisedGrid`, side by side in one run.
 
-    python benchmarks/flower_engines.py [--rounds 20] [--repeats 5] [--networks mlp,cnn] [--json FILE]
+    python -m benchmarks.flower_engines [--rounds 20] [--repeats 5] [--networks mlp,cnn] [--json FILE]
 
 All train the same ten clients a round by the same batches; the weights after two rounds are compared (later, ReLUs and maxima that
 flip move those of convolutions apart). Flower's engine starts Ray,
@@ -38,7 +38,7 @@ def main() -> None:
     given = options.parse_args()
     check_flwr()
     os.environ.update(QUIET)  # Before flwr is imported, which reads them then.
-    from flower_engines_ways import measured  # noqa: PLC0415
+    from benchmarks.flower_engines_ways import measured  # noqa: PLC0415
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     print(f"load before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores")

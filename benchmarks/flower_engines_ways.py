@@ -13,12 +13,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import flower_engines_work as work
 import torch
 from safetensors.torch import load_file
 
-from leakbench.bench.timing import in_turns, median, with_threads
+from benchmarks import flower_engines_work as work
+from benchmarks.speed.timing import median
 from leakbench.flower import InProcessGrid, VectorisedGrid
+from leakbench.reproduce.cost import in_turns, with_threads
 
 TOLERANCE, LIMIT = 1e-5, 600
 """How far weights may be apart after `COMPARED` rounds, and the seconds that the engine may take."""
@@ -109,7 +110,7 @@ def by_engine(network: str, rounds: int) -> tuple[dict[str, Any], Any]:
         words = [network, str(rounds), str(os.cpu_count()), str(out)]
         with (Path(folder) / "log").open("w+", encoding="utf-8") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "flower_engines_work", *words],
+                [sys.executable, "-m", "benchmarks.flower_engines_work", *words],
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -6,8 +6,7 @@ import datetime
 import subprocess
 from pathlib import Path
 
-from peer_adapters.stand_in import PLACEHOLDERS
-
+from benchmarks.peer_adapters.stand_in import PLACEHOLDERS
 from leakbench.box import box_of
 from leakbench.conformance import CaseResult
 from leakbench.core.errors import InputError
@@ -129,7 +128,7 @@ def _box(found: dict[str, list[CaseResult]]) -> list[str]:
         f"Failed cases of those that the scorer measures: {each}.",
         f"{len(found['leakbench'])} cases, {len(found)} scorers of {len({SCORERS[name][0] for name in found})} projects.",
         "leakbench wrote the cases, so its own result is not independent. Random LPIPS weights; some functions were not run.",
-        "python benchmarks/peer_scorers.py CHECKOUTS",
+        "python -m benchmarks.peer_scorers CHECKOUTS",
     )
 
 
@@ -146,7 +145,7 @@ def page(found: dict[str, list[CaseResult]], commits: dict[str, str], checkouts:
         "# Scorers of other projects on cases with known answers",
         "",
         *_box(found),
-        f"Measured on {datetime.date.today()} by `python benchmarks/peer_scorers.py CHECKOUTS`: the other projects'",
+        f"Measured on {datetime.date.today()} by `python -m benchmarks.peer_scorers CHECKOUTS`: the other projects'",
         "own scoring code, imported from checkouts, on the cases of `leakbench conformance`. The adapters are in",
         "`benchmarks/peer_adapters/`.",
         f"Not installed, so imported from their sources: {needed}.",

@@ -1,6 +1,6 @@
 """How the scorers of breaching, GradAttack and LeakPro fare in `leakbench conformance`: results/checks/peer_scorers.md and .csv.
 
-    python benchmarks/peer_scorers.py CHECKOUTS [--out results/checks]
+    python -m benchmarks.peer_scorers CHECKOUTS [--out results/checks]
 
 CHECKOUTS holds git checkouts of breaching, GradAttack and LeakPro, and of what their scores are computed by and is not
 installed: torchmetrics and ignite with `utilities` (lightning_utilities), and torchmetrics-0.6.0, which GradAttack asks for.
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peer_page import NEEDED, NOT_RUN, SCORERS, commit, page
 
+from benchmarks.peer_page import NEEDED, NOT_RUN, SCORERS, commit, page
 from leakbench.conformance import CaseResult, all_cases, conform
 from leakbench.conformance.command import OwnScorer
 from leakbench.core.scripts import existing, one_line
@@ -29,9 +29,9 @@ COLUMNS = ("peer", "commit", "scorer", "function", "case", "outcome", "got", "ex
 
 def scored(name: str, checkouts: Path) -> list[CaseResult]:
     """Return the result of every case; call it in a separate process, since peers replace modules."""
-    from peer_adapters.breaching import BreachingBenchmark  # noqa: PLC0415
-    from peer_adapters.gradattack import GradAttackScript  # noqa: PLC0415
-    from peer_adapters.leakpro import LeakProClient, LeakProLoaders  # noqa: PLC0415
+    from benchmarks.peer_adapters.breaching import BreachingBenchmark  # noqa: PLC0415
+    from benchmarks.peer_adapters.gradattack import GradAttackScript  # noqa: PLC0415
+    from benchmarks.peer_adapters.leakpro import LeakProClient, LeakProLoaders  # noqa: PLC0415
 
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)

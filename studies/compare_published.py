@@ -99,12 +99,9 @@ def _of_csv(name: str, text: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     seen: Counter[tuple[str, ...]] = Counter()
     for line in lines:
         row, point = line.get("row") or line.get("cell") or "", line.get("point") or ""
-        where = (name, row, point, line.get("reading") or "")
-        if not long:
-            where = (*where, str(seen[where]))
-            seen[where[:-1]] += 1
-        else:
-            where = (*where, "0")
+        at = (name, row, point, line.get("reading") or "")
+        where = (*at, str(0 if long else seen[at]))
+        seen[at] += 1
         for column, value in line.items():
             if column in IDENTITY or column == "measure" or not value:
                 continue

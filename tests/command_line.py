@@ -2,19 +2,23 @@
 
 import sys
 
+import click
 import pytest
 
 from leakbench import cli
 
 
 def called(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *arguments: str,
+    command: click.Command | None = None,
 ) -> tuple[int, str, str]:
-    """Run `leakbench` with these arguments; return (exit code, stdout, stderr)."""
+    """Run `leakbench`, or another command, with these arguments; return (exit code, stdout, stderr)."""
     monkeypatch.setattr(sys, "argv", ["leakbench", *arguments])
     code = 0
     try:
-        cli.main()
+        cli.main(command)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
     return code, *capsys.readouterr()

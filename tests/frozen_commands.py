@@ -20,7 +20,6 @@ import yaml
 import leakbench
 from leakbench.api import Comparison, Epsilons
 from leakbench.auditing.verdict import Audit
-from leakbench.bench.bench import AIMED
 from leakbench.catalog import schema
 from leakbench.cli import commands as leakbench_command
 from leakbench.core.leakage_points import TAPS
@@ -56,7 +55,6 @@ RETURNED = (Audit, Comparison, Epsilons, Pictures, Probe, Swept)
 """Classes of the results of public functions, next to `leakbench.Result`."""
 
 WORDS = {
-    "aims of bench": {key: aim for key, (aim, _) in AIMED.items()},
     "engines": ENGINES,
     "figures": KINDS,
     "files of figures": FIGURES,

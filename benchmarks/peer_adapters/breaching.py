@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from peer_adapters.stand_in import package_without_init, random_backbone, stand_in
+from benchmarks.peer_adapters.stand_in import package_without_init, random_backbone, stand_in
 
 __all__ = ["BreachingBenchmark"]
 

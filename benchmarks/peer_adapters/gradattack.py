@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from peer_adapters.stand_in import random_backbone, stand_in
+from benchmarks.peer_adapters.stand_in import random_backbone, stand_in
 
 __all__ = ["GradAttackScript"]
 

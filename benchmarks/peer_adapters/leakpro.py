@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from peer_adapters.stand_in import package_without_init, stand_in
+from benchmarks.peer_adapters.stand_in import package_without_init, stand_in
 
 __all__ = ["LeakProClient", "LeakProLoaders"]
 

@@ -19,7 +19,6 @@ if "OMP_WAIT_POLICY" not in os.environ:
 import click
 
 from leakbench import __version__
-from leakbench.cli.bench import bench
 from leakbench.cli.catalog import list_, schema, show
 from leakbench.cli.conformance import conformance
 from leakbench.cli.data import data
@@ -45,14 +44,19 @@ LOWERED = ("--clients-per-round", "--leak-batch", "--victims", "--candidates")
 """Options whose smaller values need less memory."""
 
 
-def main() -> None:
-    """Run the command line; the entry point of the `leakbench` script."""
+def main(command: click.Command | None = None, name: str = "leakbench") -> None:
+    """Run the command line; the entry point of the `leakbench` script.
+
+    Args:
+        command: Another command whose errors end as those of leakbench do; None for all of leakbench.
+        name: What its help calls it.
+    """
     debug = "--debug" in sys.argv
     keep_freed_memory()
     with listening() as told:
         try:
-            code = commands.main(
-                args=[a for a in sys.argv[1:] if a != "--debug"], standalone_mode=False, prog_name="leakbench"
+            code = (command or commands).main(
+                args=[a for a in sys.argv[1:] if a != "--debug"], standalone_mode=False, prog_name=name
             )
             if code:  # With standalone_mode=False, click returns the code of `Context.exit` and does not exit.
                 sys.exit(code)
@@ -162,7 +166,6 @@ for command in (
     reproduce,
     frontier,
     flower,
-    bench,
     runs,
     report,
     plot,

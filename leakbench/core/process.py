@@ -41,6 +41,8 @@ UNHEARD = 0.1
 
 def said() -> str:
     """Return the message of this process's command when it is interrupted."""
+    if Path(sys.argv[0]).parent.name == "benchmarks":
+        return "interrupted; `python -m benchmarks` keeps nothing and starts over"
     command, out = next((word for word in sys.argv[1:] if not word.startswith("-")), ""), _out(sys.argv[1:])
     into = command == "attack" and bool(out) and not out.endswith(".safetensors")
     if command == "run" or into:

@@ -7,9 +7,10 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from leakbench.bench.timing import in_turns, with_threads
+import torch
+
 from leakbench.cell import Cell
 from leakbench.cell.budget import prepare
 from leakbench.cell.cell import hand_out
@@ -24,7 +25,44 @@ from leakbench.study.rows import TRAINING, Row
 from leakbench.study.stale import hash_of, recorded_in
 from leakbench.study.study import Execution
 
-__all__ = ["one_round", "timed"]
+__all__ = ["Arms", "in_turns", "one_round", "seconds", "timed", "with_threads"]
+
+T = TypeVar("T")
+
+Arms: TypeAlias = Mapping[str, Callable[[], object]]
+"""{name: the work}, in the order of the turns."""
+
+
+def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds that a piece of work takes by a clock, by default wall seconds."""
+    began = clock()
+    work()
+    return clock() - began
+
+
+def with_threads(count: int, work: Callable[[], T]) -> T:
+    """Return the result of the work, run with `threads` of PyTorch's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        return work()
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_turns(
+    arms: Arms, repeats: int, warm: bool = True, clock: Callable[[], float] = time.perf_counter
+) -> list[dict[str, float]]:
+    """Return the seconds of each arm in each repeat; each repeat runs all arms once.
+
+    Args:
+        warm: Run every arm once before, untimed, since the first run of anything in PyTorch also prepares what later ones find.
+        clock: Returns the seconds so far; `time.process_time` for those of the processor.
+    """
+    if warm:
+        for work in arms.values():
+            work()
+    return [{name: seconds(work, clock) for name, work in arms.items()} for _ in range(repeats)]
 
 
 def one_round(cell: Cell) -> Callable[[], object]:

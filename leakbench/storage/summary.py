@@ -47,6 +47,7 @@ Count: TypeAlias = Annotated[int, Field(ge=1)]
 Plain: TypeAlias = str | int | float | bool | None
 """A single value."""
 
+
 def _having(*names: str) -> AfterValidator:
     """Return a validator of a mapping that needs some fields, whose lists have equal lengths."""
 
@@ -428,10 +429,7 @@ class Summary(_Fields):
     @property
     def verdicts(self) -> dict[tuple[str, int], str]:
         """{(leakage point, round): its verdict}."""
-        return {
-            (LeakagePoint.of(name).tap, tap.round): tap.verdict
-            for name, tap in self.taps.items()
-        }
+        return {(LeakagePoint.of(name).tap, tap.round): tap.verdict for name, tap in self.taps.items()}
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Summary:

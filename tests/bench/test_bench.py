@@ -1,4 +1,4 @@
-"""`leakbench bench`: its counts, its references, which do the same work, and its output."""
+"""`python -m benchmarks`: its counts, its references, which do the same work, and its output."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from command_line import called
+from command_line import called as called_with
 from torch.utils.flop_counter import FlopCounterMode
 
-from leakbench.attack import Attack
-from leakbench.attack.slots.stop import Iterations
-from leakbench.bench import attack, costs, ways
-from leakbench.bench import bench as keys
-from leakbench.bench.attack import search_alone
-from leakbench.bench.bench import AIMED, KEYS, Bench
-from leakbench.bench.figure import Figure, absent
-from leakbench.bench.machine import Machine, machine
-from leakbench.bench.operations import gradient_operations, layer_products, matching_operations
-from leakbench.bench.page import check_page, page, write_page
-from leakbench.bench.plain import local_training, per_example_step, plain_step
-from leakbench.bench.rounds import plain_round
-from leakbench.bench.size import QUICK
-from leakbench.bench.task import (
+from benchmarks import __main__ as command
+from benchmarks.speed import attack, costs, ways
+from benchmarks.speed import bench as keys
+from benchmarks.speed.attack import search_alone
+from benchmarks.speed.bench import AIMED, KEYS, Bench
+from benchmarks.speed.figure import Figure, absent
+from benchmarks.speed.machine import Machine, machine
+from benchmarks.speed.operations import gradient_operations, layer_products, matching_operations
+from benchmarks.speed.page import check_page, page, write_page
+from benchmarks.speed.plain import local_training, per_example_step, plain_step
+from benchmarks.speed.rounds import plain_round
+from benchmarks.speed.size import QUICK
+from benchmarks.speed.task import (
     BATCH,
     CHECKED,
     CLASSES,
@@ -45,8 +44,9 @@ from leakbench.bench.task import (
     our_update,
     task,
 )
-from leakbench.bench.timing import ONE, Arms, in_turns
-from leakbench.cli import commands
+from benchmarks.speed.timing import ONE
+from leakbench.attack import Attack
+from leakbench.attack.slots.stop import Iterations
 from leakbench.core.errors import InputError
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generator, generators
@@ -58,8 +58,16 @@ from leakbench.federated.leakage import leak
 from leakbench.federated.simulate import train
 from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
+from leakbench.reproduce.cost import Arms, in_turns
 
 SMALL = (1, 12, 12)
+
+
+def called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
+    """Run `python -m benchmarks` with these arguments; return (exit code, stdout, stderr)."""
+    return called_with(monkeypatch, capsys, *arguments, command=command.bench)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +113,7 @@ def test_matching_counts_are_those_of_a_double_backward(name: str) -> None:
 def test_ratios_are_of_the_faster_reference_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """With synthetic times: 8 s and 6 s with one thread, each further reference a second more, ours 2 and 4."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    rounds, private = (importlib.import_module(f"leakbench.bench.{name}") for name in ("rounds", "private"))
+    rounds, private = (importlib.import_module(f"benchmarks.speed.{name}") for name in ("rounds", "private"))
 
     def timed(arms: Arms, repeats: int, warm: bool = True) -> list[dict[str, float]]:
         ours, *_ = [n for n in arms if n in ("ours", "fed_cdp")]
@@ -375,12 +383,12 @@ def test_a_figure_has_its_spread() -> None:
 
 def measured(quick: bool = False, load: float = 0.0) -> Bench:
     figures = {"ranking_seconds": Figure("s", "ranked", (1.0,)), "round_vs_flower": absent("no Flower")}
-    return Bench(figures, whole(load), quick, "leakbench bench")
+    return Bench(figures, whole(load), quick, "python -m benchmarks")
 
 
 def test_the_page_names_measured_and_missing_figures() -> None:
     text = page(measured())
-    assert "Measured by `leakbench bench`" in text
+    assert "Measured by `python -m benchmarks`" in text
     assert "| `ranking_seconds` | 1 | 1 | 1 | s | <= 5 | 1 | ranked |" in text
     assert "- `round_vs_flower`: not measured: no Flower" in text
     assert "trial" not in text and "Warning" not in text
@@ -400,22 +408,22 @@ def test_parts_without_a_value_are_shown() -> None:
 
 
 def test_a_page_without_a_figure_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakbench.bench.private.find_spec", lambda _: None)
-    words = ["bench", "--quick", "--only", "dp_vs_opacus", "--page", str(tmp_path)]
+    monkeypatch.setattr("benchmarks.speed.private.find_spec", lambda _: None)
+    words = ["--quick", "--only", "dp_vs_opacus", "--page", str(tmp_path)]
     with pytest.raises(InputError, match="page: got no figure, since every key is null"):
-        CliRunner().invoke(commands, words, catch_exceptions=False)
+        CliRunner().invoke(command.bench, words, catch_exceptions=False)
     assert not any(tmp_path.iterdir())
 
 
 def test_a_page_keeps_what_was_not_measured_again_on_the_same_machine(tmp_path: Path) -> None:
-    first, again = measured(), Figure("s", "ranked", (2.0,), command="leakbench bench --only ranking_seconds")
-    spread = Figure("times", "rounds", (3.0, 4.0), {"ours, s": 1.5}, command="leakbench bench")
+    first, again = measured(), Figure("s", "ranked", (2.0,), command="python -m benchmarks --only ranking_seconds")
+    spread = Figure("times", "rounds", (3.0, 4.0), {"ours, s": 1.5}, command="python -m benchmarks")
     write_page(dataclasses.replace(first, figures={**first.figures, "round_vs_plain": spread}), tmp_path)
     write_page(dataclasses.replace(first, figures={"ranking_seconds": again}), tmp_path)
     text = (tmp_path / "bench.md").read_text(encoding="utf-8")
     assert "| `ranking_seconds` | 2 | 2 | 2 |" in text and "| `round_vs_plain` | 3 | 3.5 | 4 |" in text
-    assert "- `leakbench bench --only ranking_seconds`: `ranking_seconds`" in text
-    assert "- `leakbench bench`: `round_vs_plain`" in text and "| ours, s | 1.5 |" in text
+    assert "- `python -m benchmarks --only ranking_seconds`: `ranking_seconds`" in text
+    assert "- `python -m benchmarks`: `round_vs_plain`" in text and "| ours, s | 1.5 |" in text
     # Figures that cannot be measured now are kept.
     write_page(dataclasses.replace(first, figures={"round_vs_plain": absent("no such package")}), tmp_path)
     assert "| `round_vs_plain` | 3 | 3.5 | 4 |" in (tmp_path / "bench.md").read_text(encoding="utf-8")
@@ -443,9 +451,9 @@ def test_files_of_other_origin_are_refused_before_measuring(
     text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "bench.json").write_text(text, encoding="utf-8")
-    code, out, err = called(monkeypatch, capsys, "bench", "--quick", "--page", str(tmp_path))
+    code, out, err = called(monkeypatch, capsys, "--quick", "--page", str(tmp_path))
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "bench.json was not written by `leakbench bench`; give another folder, or remove it" in err
+    assert "bench.json was not written by `python -m benchmarks`; give another folder, or remove it" in err
     assert (tmp_path / "bench.json").read_text(encoding="utf-8") == text
 
 
@@ -476,7 +484,7 @@ TINY = dataclasses.replace(
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "QUICK", TINY)
     for name in ("private", "rounds"):
-        module = importlib.import_module(f"leakbench.bench.{name}")
+        module = importlib.import_module(f"benchmarks.speed.{name}")
         monkeypatch.setattr(module, "task", lambda clients, steps: task(clients, steps, population=10, examples=600))
 
 
@@ -487,9 +495,9 @@ def test_packages_that_are_not_installed_give_null(
     found = importlib.util.find_spec
     gone = ("opacus", "flwr", "ray")
     for name in ("private", "flower"):
-        module = importlib.import_module(f"leakbench.bench.{name}")
+        module = importlib.import_module(f"benchmarks.speed.{name}")
         monkeypatch.setattr(module, "find_spec", lambda name: None if name in gone else found(name))
-    asked = ("bench", "--quick", "--json", "--only", "dp_vs_opacus", "--only", "round_vs_flower")
+    asked = ("--quick", "--json", "--only", "dp_vs_opacus", "--only", "round_vs_flower")
     code, out, _ = called(monkeypatch, capsys, *asked)
     assert code == 0
     said = json.loads(out)
@@ -504,7 +512,7 @@ def test_keys_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     chosen = ("attack_speedup", "attack_floor_ratio", "dp_over_nonprivate", "alpha_over_dp", "flat_over_nonprivate")
     chosen += ("round_vs_plain", "flop_efficiency")
     only = [word for key in chosen for word in ("--only", key)]
-    code, out, _ = called(monkeypatch, capsys, "bench", "--quick", "--page", str(tmp_path), *only)
+    code, out, _ = called(monkeypatch, capsys, "--quick", "--page", str(tmp_path), *only)
     assert code == 0
     written = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     assert tuple(written["figures"]) == chosen
@@ -534,6 +542,6 @@ def test_keys_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def test_wrong_input_is_one_line(
     given: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = called(monkeypatch, capsys, "bench", "--quick", *given)
+    code, out, err = called(monkeypatch, capsys, "--quick", *given)
     assert (code, out) == (2, "")
     assert says in err.splitlines()[-1]

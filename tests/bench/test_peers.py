@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import nn
 
-from leakbench.bench import attack, peers
-from leakbench.bench.peers import PEERS, Leak, Peer, Stopwatch, peers_to_eta
-from leakbench.bench.size import QUICK
-from leakbench.bench.timing import with_threads
+from benchmarks.speed import attack, peers
+from benchmarks.speed.peers import PEERS, Leak, Peer, Stopwatch, peers_to_eta
+from benchmarks.speed.size import QUICK
+from leakbench.reproduce.cost import with_threads
 
 SHAPE = (3, 6, 6)
 CLASSES = 4

@@ -137,7 +137,6 @@ GIVEN = {
     "card": ["fed_cdp_valid", "mnist"],
     "reproduce": ["fed_alpha_cdp_table_1", "--out", "out"],
     "sweep": ["grid.yaml"],
-    "bench": ["--dataset", "mnist"],
     "attack": [
         *("--model", "options_first_models:build", "--update", "update.safetensors", "--shape", "1,28,28"),
         *("--classes", "10", "--dataset", "mnist", "--attack", "cpl"),
@@ -407,8 +406,8 @@ for arguments in json.load(sys.stdin):
 json.dump(found, sys.stdout)
 """
 
-HEAVY = {"reproduce", "bench"}
-"""Commands that read a table, or the list of benchmarks, before they know which values are accepted."""
+HEAVY = {"reproduce"}
+"""Commands that read a table before they know which values are accepted."""
 
 
 def test_a_bad_value_is_refused_without_pytorch(refused: Refused) -> None:

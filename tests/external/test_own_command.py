@@ -163,7 +163,7 @@ def test_the_message_on_interruption_depends_on_the_command(tmp_path: Path, monk
         (["run", "--out", "attack"], NOTHING),
         (["run"], NOTHING),
         (["sweep", "grid.yaml"], SAID),
-        (["--debug", "bench"], "interrupted; `leakbench bench` keeps nothing and starts over"),
+        (["--debug", "epsilon"], "interrupted; `leakbench epsilon` keeps nothing and starts over"),
         (["audit", "--into", "run"], "interrupted; `leakbench audit` keeps nothing and starts over"),
         (["attack", "--out", "folder"], NOTHING),
         (["attack", "--out=folder"], NOTHING),
@@ -172,6 +172,8 @@ def test_the_message_on_interruption_depends_on_the_command(tmp_path: Path, monk
     ):
         monkeypatch.setattr(sys, "argv", ["leakbench", *words])
         assert said() == wanted
+    monkeypatch.setattr(sys, "argv", ["benchmarks/__main__.py", "--dataset", "lfw"])
+    assert said() == "interrupted; `python -m benchmarks` keeps nothing and starts over"
 
 
 def test_a_memory_error_names_only_options_of_its_command(

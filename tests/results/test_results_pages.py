@@ -12,10 +12,10 @@ import priority_importance
 import pytest
 
 import defenses
-from leakbench.bench.bench import Bench
-from leakbench.bench.figure import Figure, figure_of
-from leakbench.bench.machine import Machine
-from leakbench.bench.page import page
+from benchmarks.speed.bench import Bench
+from benchmarks.speed.figure import Figure, figure_of
+from benchmarks.speed.machine import Machine
+from benchmarks.speed.page import page
 from leakbench.overview import recorded
 from leakbench.reproduce.file import table_names
 from leakbench.summary.verdict import EXACT, LEAST_COMPARED, above_chance, whole_victims
@@ -91,7 +91,7 @@ def test_the_page_of_all_defenses_is_rendered_from_its_rows() -> None:
 
 
 def test_the_page_of_speed_is_rendered_from_its_json() -> None:
-    """And the JSON equals the output of `leakbench bench --json` for these figures."""
+    """And the JSON equals the output of `python -m benchmarks --json` for these figures."""
     read = json.loads((published_file("bench.json")).read_text(encoding="utf-8"))
     figures = {key: figure_of(figure) if figure else Figure("", "") for key, figure in read["figures"].items()}
     found = Bench(figures, Machine(**read["machine"]), read["quick"], read["command"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from importlib.util import find_spec
 
-from leakbench.bench.figure import Figure, absent
-from leakbench.bench.plain import local_training
-from leakbench.bench.size import Size
-from leakbench.bench.task import BATCH, defense, task
-from leakbench.bench.timing import either_way, in_turns, least, median, one_thread_each
-from leakbench.bench.ways import WAYS, check_way, private_step, without_hook_warnings
+from benchmarks.speed.figure import Figure, absent
+from benchmarks.speed.plain import local_training
+from benchmarks.speed.size import Size
+from benchmarks.speed.task import BATCH, defense, task
+from benchmarks.speed.timing import either_way, least, median, one_thread_each
+from benchmarks.speed.ways import WAYS, check_way, private_step, without_hook_warnings
+from leakbench.reproduce.cost import in_turns
 
 __all__ = ["alpha_over_dp", "dp_over_nonprivate", "dp_vs_opacus", "flat_over_nonprivate"]
 

@@ -7,13 +7,13 @@ from functools import partial
 
 from torch import nn
 
-from leakbench.bench.figure import Figure, absent
-from leakbench.bench.flower import flower_rounds, missing
-from leakbench.bench.operations import ceiling, gradient_operations, layer_products
-from leakbench.bench.peak import peak_of_a_round
-from leakbench.bench.plain import Step, local_training, plain_step
-from leakbench.bench.size import Size
-from leakbench.bench.task import (
+from benchmarks.speed.figure import Figure, absent
+from benchmarks.speed.flower import flower_rounds, missing
+from benchmarks.speed.operations import ceiling, gradient_operations, layer_products
+from benchmarks.speed.peak import peak_of_a_round
+from benchmarks.speed.plain import Step, local_training, plain_step
+from benchmarks.speed.size import Size
+from benchmarks.speed.task import (
     BATCH,
     CHECKED,
     CLASSES,
@@ -26,9 +26,10 @@ from leakbench.bench.task import (
     our_update,
     task,
 )
-from leakbench.bench.timing import Arms, either_way, in_turns, least, median, one_thread_each, seconds
-from leakbench.bench.ways import check_way, fastest_way
+from benchmarks.speed.timing import either_way, least, median, one_thread_each
+from benchmarks.speed.ways import check_way, fastest_way
 from leakbench.core.types import Parameters
+from leakbench.reproduce.cost import Arms, in_turns, seconds
 
 __all__ = ["flop_efficiency", "peak_memory_mb", "round_vs_flower", "round_vs_plain"]
 

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from leakbench.bench.bench import AIMED, NONE, Bench
-from leakbench.bench.figure import Figure, figure_of
-from leakbench.bench.machine import machine
+from benchmarks.speed.bench import AIMED, NONE, Bench
+from benchmarks.speed.figure import Figure, figure_of
+from benchmarks.speed.machine import machine
 from leakbench.box import box_of
 from leakbench.core.errors import InputError
 from leakbench.core.scripts import markdown_table
@@ -62,7 +62,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     except ValueError:
         read = None
     if not isinstance(read, dict) or not {"machine", "quick", "figures"} <= set(read):
-        raise InputError(f"page: {path} was not written by `leakbench bench`; give another folder, or remove it")
+        raise InputError(f"page: {path} was not written by `python -m benchmarks`; give another folder, or remove it")
     return read
 
 

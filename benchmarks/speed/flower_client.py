@@ -10,9 +10,9 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from leakbench.bench.plain import Step, local_training
-from leakbench.bench.task import BATCH, HELD, BenchTask, fresh_model, task
-from leakbench.bench.ways import private_step
+from benchmarks.speed.plain import Step, local_training
+from benchmarks.speed.task import BATCH, HELD, BenchTask, fresh_model, task
+from benchmarks.speed.ways import private_step
 from leakbench.engine.memory import keep_freed_memory
 
 __all__ = ["client_app"]

@@ -13,13 +13,13 @@ import torch
 from scipy import stats
 from torch import nn
 
+from benchmarks.speed.attack import TimedDescent
+from benchmarks.speed.figure import Figure
+from benchmarks.speed.size import Size
+from benchmarks.speed.task import made_up
 from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.slots.stop import Iterations
-from leakbench.bench.attack import TimedDescent
-from leakbench.bench.figure import Figure
-from leakbench.bench.size import Size
-from leakbench.bench.task import made_up
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Network
@@ -178,7 +178,7 @@ def _seconds(attacked: Attacked) -> float:
     """Return the seconds of one evaluation of an attack for all its victims."""
     view = _leak(attacked)
     method = resolve("attacks", Attack, "cpl")[1].method
-    assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
+    assert isinstance(method, GradientMatching)
     timed = TimedDescent()
     twice = dataclasses.replace(method, descent=timed, stop=Iterations(limit=2))  # The first step fills caches.
     twice((view,), generators(0, "bench", [(v,) for v in range(attacked.victims)]))

@@ -54,9 +54,9 @@ def flower_rounds(clients: int, iterations: int, rounds: int, way: str) -> Flowe
         cores = torch.get_num_threads()  # One process with one thread for each thread of leakbench.
         numbers = {"clients": clients, "iterations": iterations, "rounds": rounds, "cores": cores}
         asked = json.dumps({**numbers, "way": way})
-        command = [sys.executable, "-m", "leakbench.bench.flower_app", asked, str(out)]
+        command = [sys.executable, "-m", "benchmarks.speed.flower_app", asked, str(out)]
         with (Path(folder) / "said").open("w+", encoding="utf-8") as said:
-            process = subprocess.Popen(  # noqa: S603 - this Python, a module of ours and numbers
+            process = subprocess.Popen(
                 command, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
             )
             try:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leakbench.bench.attack import attack_floor_ratio, attack_speedup, seconds_to_eta
-from leakbench.bench.costs import evaluation_ms
-from leakbench.bench.figure import Figure
-from leakbench.bench.machine import Machine, load, machine
-from leakbench.bench.private import alpha_over_dp, dp_over_nonprivate, dp_vs_opacus, flat_over_nonprivate
-from leakbench.bench.rounds import flop_efficiency, peak_memory_mb, round_vs_flower, round_vs_plain
-from leakbench.bench.searches import lmmse_fit_seconds, ranking_seconds, whitened_seconds_per_victim
-from leakbench.bench.size import FULL, QUICK, Size
+from benchmarks.speed.attack import attack_floor_ratio, attack_speedup, seconds_to_eta
+from benchmarks.speed.costs import evaluation_ms
+from benchmarks.speed.figure import Figure
+from benchmarks.speed.machine import Machine, load, machine
+from benchmarks.speed.private import alpha_over_dp, dp_over_nonprivate, dp_vs_opacus, flat_over_nonprivate
+from benchmarks.speed.rounds import flop_efficiency, peak_memory_mb, round_vs_flower, round_vs_plain
+from benchmarks.speed.searches import lmmse_fit_seconds, ranking_seconds, whitened_seconds_per_victim
+from benchmarks.speed.size import FULL, QUICK, Size
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.recipe import resolve
 from leakbench.core.request import at_least

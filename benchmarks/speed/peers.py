@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
-from leakbench.bench.timing import ONE, either_way, in_turns, median, with_threads
+from benchmarks.speed.timing import ONE, either_way, median
 from leakbench.core.types import Parameters
+from leakbench.reproduce.cost import in_turns, with_threads
 
 __all__ = ["PEERS", "Leak", "Peer", "Stopwatch", "peers_to_eta", "share"]
 

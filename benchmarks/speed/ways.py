@@ -11,10 +11,11 @@ from importlib.util import find_spec
 
 from torch import nn
 
-from leakbench.bench.plain import Step, local_training, per_example_step
-from leakbench.bench.task import BATCH, CHECKED, CHECKED_CLIP, CLIP, RATE, SIGMA, BenchTask, check_same, our_update
-from leakbench.bench.timing import in_turns, median, with_threads
+from benchmarks.speed.plain import Step, local_training, per_example_step
+from benchmarks.speed.task import BATCH, CHECKED, CHECKED_CLIP, CLIP, RATE, SIGMA, BenchTask, check_same, our_update
+from benchmarks.speed.timing import median
 from leakbench.defense.clip import ClipLayers, ClipWhole
+from leakbench.reproduce.cost import in_turns, with_threads
 
 __all__ = ["WAYS", "check_way", "fastest_way", "private_step", "without_hook_warnings"]
 
@@ -28,7 +29,7 @@ def private_step(way: str, model: nn.Module, clip: float = CLIP, sigma: float = 
     if way == "vmap":
         own = copy.deepcopy(model)
         return own, per_example_step(own, RATE, clip, sigma)
-    from leakbench.bench.opacus_loop import opacus_step  # noqa: PLC0415
+    from benchmarks.speed.opacus_loop import opacus_step  # noqa: PLC0415
 
     return opacus_step(way.removeprefix("Opacus, "), model, RATE, BATCH, clip, sigma)
 

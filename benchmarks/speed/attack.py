@@ -16,16 +16,16 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from benchmarks.speed.figure import Figure
+from benchmarks.speed.operations import ceiling, layer_products, matching_operations
+from benchmarks.speed.peers import Leak, peers_to_eta, share
+from benchmarks.speed.size import Size
+from benchmarks.speed.timing import ONE, either_way, least, median, one_thread_each
 from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.search.lbfgs import Objective
 from leakbench.attack.slots.descent import Search, Terms
 from leakbench.attack.slots.stop import Iterations
-from leakbench.bench.figure import Figure
-from leakbench.bench.operations import ceiling, layer_products, matching_operations
-from leakbench.bench.peers import Leak, peers_to_eta, share
-from leakbench.bench.size import Size
-from leakbench.bench.timing import ONE, either_way, least, median, one_thread_each, with_threads
 from leakbench.cell import Cell, Request, resolve_cell
 from leakbench.cell.cell import hand_out
 from leakbench.core.answers import Reconstruction
@@ -37,6 +37,7 @@ from leakbench.experiment.stage_train import fresh_network
 from leakbench.experiment.victims import Sent, draw_victims, truth, view_of
 from leakbench.federated.view import View
 from leakbench.measure.closeness import eta_of
+from leakbench.reproduce.cost import with_threads
 
 __all__ = ["TimedDescent", "attack_floor_ratio", "attack_speedup", "search_alone", "seconds_to_eta"]
 
@@ -86,7 +87,7 @@ def leaked(dataset: str, data_dir: Path | None, victims: int, outer: int) -> Lea
     drawn = draw_victims(cell, "type-2", 0, hand_out(cell))
     view = view_of(cell, "type-2", 0, drawn, torch.arange(many), Sent(Network(model, weights)))
     method = cell.attack.method
-    assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
+    assert isinstance(method, GradientMatching)
     attack = dataclasses.replace(method, stop=Iterations(limit=outer))
     eta = eta_of(cell.data, cell.settings.seed, None)
     return Leaked(cell, view, attack, truth(cell, "type-2", drawn)[0][:, 0], eta)
@@ -112,7 +113,7 @@ def attack_speedup(size: Size, dataset: str, data_dir: Path | None) -> Figure:
         alone, seconds = _timed_alone(starts, order[turn::turns].tolist(), size.outer)
         taken.append(spent | seconds)
         found |= alone
-    assert together is not None  # noqa: S101 - said to mypy; it holds by construction
+    assert together is not None
     return Figure(
         "times",
         f"CPL on {leak.cell.names['dataset']}, {size.outer} outer iterations at most: torch.optim.LBFGS one by one"
@@ -240,7 +241,7 @@ def seconds_to_eta(size: Size, dataset: str, data_dir: Path | None) -> Figure:
     lanes = torch.arange(leak.view.victims)
     for name in TO_ETA if len(leak.view.shape) == 3 else TO_ETA[:1]:
         method = resolve("attacks", Attack, name)[1].method
-        assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
+        assert isinstance(method, GradientMatching)
         attack = dataclasses.replace(method, stop=Iterations(limit=size.to_eta))
         dataclasses.replace(attack, stop=Iterations(limit=1))((leak.view,), leak.rngs)  # warm
         timed = [_timed_search(attack, leak) for _ in range(size.rarely)]

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from leakbench.bench.timing import seconds
 from leakbench.engine.chain import Chain, chain_of
 from leakbench.engine.steps import Crop
+from leakbench.reproduce.cost import seconds
 
 __all__ = ["ceiling", "gradient_operations", "layer_products", "matching_operations"]
 

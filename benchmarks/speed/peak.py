@@ -1,4 +1,4 @@
-"""The peak memory of one private round, in a separate process: `python -m leakbench.bench.peak CLIENTS ITERATIONS`."""
+"""The peak memory of one private round, in a separate process: `python -m benchmarks.speed.peak CLIENTS ITERATIONS`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["peak", "peak_of_a_round"]
 
 def peak_of_a_round(clients: int, iterations: int) -> float:
     """Return the peak memory in MiB of a new process that trains one round of `clients` clients out of N = 1000."""
-    asked = [sys.executable, "-m", "leakbench.bench.peak", *map(str, (clients, iterations))]
-    told = subprocess.run(asked, check=True, capture_output=True, text=True)  # noqa: S603 - this Python and numbers
+    asked = [sys.executable, "-m", "benchmarks.speed.peak", *map(str, (clients, iterations))]
+    told = subprocess.run(asked, check=True, capture_output=True, text=True)
     return float(told.stdout)
 
 
 def main() -> None:
     """Train the round and print the peak."""
-    from leakbench.bench.task import defense, task  # noqa: PLC0415
+    from benchmarks.speed.task import defense, task  # noqa: PLC0415
 
     keep_freed_memory()
     clients, iterations = map(int, sys.argv[1:])

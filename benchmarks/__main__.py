@@ -1,4 +1,4 @@
-"""The command that measures the speed of leakbench against references."""
+"""The speed of leakbench against references: `python -m benchmarks`, from the folder of the repository."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 
 import click
 
+from leakbench.cli import main
 from leakbench.cli.options import FOLDER, data_dir_option, reporter_of
 from leakbench.core.errors import InputError
-
-__all__ = ["bench"]
 
 
 @click.command()
@@ -66,15 +65,15 @@ def bench(
     counts. Each Flower client gets one core. All of them run with leakbench's allocator setting, which keeps freed memory.
     Other work on the machine distorts the figures; the command then prints a warning.
     """
-    from leakbench.bench.bench import bench as measure  # noqa: PLC0415
-    from leakbench.bench.page import check_page, write_page  # noqa: PLC0415
+    from benchmarks.speed.bench import bench as measure  # noqa: PLC0415
+    from benchmarks.speed.page import check_page, write_page  # noqa: PLC0415
 
     if page is not None and not os.access(page, os.W_OK | os.X_OK):
         raise InputError(f"page: {page} cannot be written to")
     if page is not None:
         check_page(page, quick)
     reporter = reporter_of()
-    command = shlex.join(["leakbench", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
     found = measure(only, quick, repeats, outer, dataset, data_dir, command, reporter)
     reporter.close()
     for line in [json.dumps(found.as_dict(), indent=1)] if as_json else found.lines():
@@ -85,3 +84,7 @@ def bench(
         )
     if page is not None:
         write_page(found, page)
+
+
+if __name__ == "__main__":
+    main(bench, "python -m benchmarks")

@@ -7,15 +7,14 @@ from functools import partial
 
 import torch
 
+from benchmarks.speed.figure import Figure
+from benchmarks.speed.size import Size
+from benchmarks.speed.task import made_up
 from leakbench.attack import Attack
 from leakbench.attack.methods.gradient_matching import GradientMatching
 from leakbench.attack.methods.lmmse import Lmmse
 from leakbench.attack.rankings.candidates import Candidates
 from leakbench.attack.slots.stop import Iterations
-from leakbench.bench.figure import Figure
-from leakbench.bench.size import Size
-from leakbench.bench.task import made_up
-from leakbench.bench.timing import seconds
 from leakbench.core.recipe import resolve
 from leakbench.core.rng import generator, generators
 from leakbench.core.types import Clock, Generators, Network
@@ -23,6 +22,7 @@ from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import Public, View
 from leakbench.models import build, one_hot, parameters
+from leakbench.reproduce.cost import seconds
 
 __all__ = ["lmmse_fit_seconds", "ranking_seconds", "whitened_seconds_per_victim"]
 
@@ -63,7 +63,7 @@ def _rngs(victims: int) -> Generators:
 def whitened_seconds_per_victim(size: Size) -> Figure:
     """Return the seconds per victim of the whitened search of all together."""
     method = resolve("attacks", Attack, "whitened")[1].method
-    assert isinstance(method, GradientMatching)  # noqa: S101 - said to mypy; it holds by construction
+    assert isinstance(method, GradientMatching)
     view, victims = _leak(size.whitened), size.whitened
     short = dataclasses.replace(method, stop=Iterations(limit=1))
     whole = dataclasses.replace(method, stop=Iterations(limit=OUTER))

@@ -1,6 +1,6 @@
-"""A Flower app that does the private round, simulated by its own engine: `python -m leakbench.bench.flower_app ASKED OUT`.
+"""A Flower app that does the private round, simulated by its own engine: `python -m benchmarks.speed.flower_app ASKED OUT`.
 
-Runs alone in a process (`leakbench.bench.flower`), which starts Ray: one process a core, each with one client at a time.
+Runs alone in a process (`benchmarks.speed.flower`), which starts Ray: one process a core, each with one client at a time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from leakbench.bench.flower_client import client_app
-from leakbench.bench.task import fresh_model
+from benchmarks.speed.flower_client import client_app
+from benchmarks.speed.task import fresh_model
 from leakbench.engine.memory import keep_freed_memory
 
 __all__ = ["main"]

@@ -15,7 +15,7 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, DPPe
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 
-from leakbench.bench.plain import Step
+from benchmarks.speed.plain import Step
 
 __all__ = ["opacus_step"]
 
@@ -28,7 +28,7 @@ def opacus_step(
     Opacus scales its noise to the norm of all bounds together: sqrt(M) * clip where each of M tensors has its own.
 
     Args:
-        kind: `layers`, `layers by expanded weights`, `flat` or `ghost`, see `leakbench.bench.ways`.
+        kind: `layers`, `layers by expanded weights`, `flat` or `ghost`, see `benchmarks.speed.ways`.
     """
     own = copy.deepcopy(model).train()
     sgd = torch.optim.SGD(own.parameters(), lr=rate)
