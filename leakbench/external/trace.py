@@ -289,7 +289,7 @@ class Trace:
         network.load_state_dict(state, strict=False)
         x = torch.rand(1, *self.shape, generator=torch.Generator().manual_seed(0))
         x = x if self.texts is None else (x * (self.texts.tokens - 1)).floor()
-        with failing_as(f"shape: the model fails on an input of {(1, *self.shape)}"):
+        with failing_as(_failing_input(model, self.shape)):
             protect(network, x)
         if self.normal is not None and self.texts is not None:
             raise InputError("mean: tokens are not normalised; leave --mean and --std out")
@@ -377,6 +377,17 @@ def _stacked(network: Network, updates: Sequence[Parameters], training: tuple[Cl
         if not bool(update.isfinite().all()):
             raise InputError(f"update: {name!r} over the learning rate is not finite in single precision")
     return found
+
+
+def _failing_input(model: nn.Module, shape: tuple[int, ...]) -> str:
+    """Return the error of a model that fails on an input in float32: the shape, or the model's own types of numbers, cause it."""
+    types = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
+    if types in ([], ["float32"]):
+        return f"shape: the model fails on an input of {(1, *shape)}"
+    return (
+        f"model: got parameters of {' and '.join(types)}, expected a model that runs as model.float() on an input of {(1, *shape)},"
+        " since attacks compute in float32; remove its casts, or correct the shape"
+    )
 
 
 def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int, heads: Heads | None) -> None:
