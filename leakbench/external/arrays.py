@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from leakbench.core.errors import InputError, check_file, nearest, out_of_memory
-from leakbench.core.types import Parameters, plain_tensor
+from leakbench.core.types import Parameters, native, plain_tensor
 from leakbench.models.conversion import unwrapped_arrays
 from leakbench.storage.packed import check_npz
 
@@ -72,7 +72,7 @@ def _npz(path: Path) -> dict[str, Tensor]:
     check_npz(path)
     with np.load(path, allow_pickle=False) as file:
         found = {name: file[name] for name in file.files}
-    return {name: torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape)) for name, a in found.items()}
+    return {name: torch.from_numpy(native(a)) for name, a in found.items()}
 
 
 def _checked(field: str, path: Path, name: str, array: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 from numpy.typing import NDArray
 
 from leakbench.core.errors import InputError
+from leakbench.core.types import native
 
 __all__ = [
     "Arrays",
@@ -48,7 +49,7 @@ def arrays_of(message: Message, name: str) -> Arrays:
     records = list(message.content.array_records.values())
     if len(records) != 1:
         raise InputError(f"{name}: got {len(records)} array records, expected one, the model's")
-    return {name: array.numpy() for name, array in records[0].items()}
+    return {name: native(array.numpy()) for name, array in records[0].items()}
 
 
 def record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
