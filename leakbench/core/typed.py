@@ -112,11 +112,12 @@ def typed_arguments(function: F) -> F:
     signature = inspect.signature(function)
     checked = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     # Names behind `**` are the function's own to check.
-    known = None if len(checked) < len(signature.parameters) else [each.name for each in checked if each.name != "self"]
+    open_ended = len(checked) < len(signature.parameters)
+    known = [each.name for each in checked if each.name != "self"]
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        for name in kwargs if known is not None else ():
+        for name in () if open_ended else kwargs:
             if name not in known:
                 raise InputError(f"unknown field {name!r}{nearest(name, known)}")
         given, kinds = signature.bind(*args, **kwargs).arguments, _hints_of(function)
