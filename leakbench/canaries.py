@@ -262,7 +262,7 @@ class GradientCanaries:
         if known is not None:
             products -= self._products(known)
         # A training without a clip diverges. Its last releases say nothing, and the ones before show the canaries.
-        self.scores += torch.nan_to_num(products, nan=0.0).clamp(-LARGEST, LARGEST)
+        self.scores = self.scores + torch.nan_to_num(products, nan=0.0).clamp(-LARGEST, LARGEST)
         self.releases += 1
 
     def started(self, model: nn.Module) -> None:

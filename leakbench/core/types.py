@@ -442,6 +442,7 @@ def plain_tensor(field: str, name: str, array: object) -> Tensor:
         tensor = array.detach() if isinstance(array, Tensor) else torch.tensor(array)
         tensor = tensor.dequantize() if tensor.is_quantized else tensor
         tensor = tensor if tensor.is_meta or tensor.layout is torch.strided else tensor.to_dense()
+        tensor = tensor.clone() if tensor.is_inference() else tensor  # Autograd takes no tensor of an inference mode.
     except Exception:  # Another library's array may fail in any way.
         kind = type(array).__name__
         raise InputError(f"{field}: {name!r}: got a value of type {kind}, expected an array of numbers") from None

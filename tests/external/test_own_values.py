@@ -69,6 +69,19 @@ def test_a_gradient_that_is_none_counts_as_a_frozen_parameter_or_as_zero_if_othe
     assert both.summary["asr"] == 1
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_an_attack_is_the_same_without_the_callers_gradients(mode: Callable[[], Any]) -> None:
+    model, update, x, y = trained()
+    wanted = attacked(model, update, truth=(x[None], y[None]), iterations=3)
+    with mode():
+        grads = {n: None if g is None else g.clone() for n, g in update.items()}  # In inference mode, its tensors.
+        given = {"truth": (x[None].clone(), y[None].clone()), "before": model.state_dict()}
+        found = attacked(model, grads, iterations=3, **given)
+        assert not torch.is_grad_enabled() and torch.is_inference_mode_enabled() == (mode is torch.inference_mode)
+    for one in (found, attacked(model, grads, iterations=3, **given)):
+        assert torch.equal(one.answer.inputs, wanted.answer.inputs) and not one.answer.inputs.is_inference()
+
+
 def test_a_frozen_first_layer_has_none_and_the_rest_is_attacked() -> None:
     model, _, x, y = trained()
     model.a.requires_grad_(False)
