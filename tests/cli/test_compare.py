@@ -179,6 +179,8 @@ def test_other_victims_and_unfinished_runs_are_refused(runs: Path, tmp_path: Pat
         compare(runs / "none", tmp_path)
     with pytest.raises(InputError, match=r"no folder '.*nope'"):
         compare(runs / "none", tmp_path / "nope")
+    with pytest.raises(InputError, match=r"manifest.json' is a file, expected the folder of a run"):
+        compare(runs / "none", runs / "none" / "manifest.json")
     half = tmp_path / "half"
     half.mkdir()
     manifest = json.loads((runs / "none" / "manifest.json").read_text())

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +61,22 @@ def test_gradients_equal_autograds_and_are_attacked() -> None:
     assert (found["type-2"].summary["asr"], found["type-2"].summary["victims"]) == (1.0, 4)
     assert found["type-1"].summary["batch"] == 4
     assert explained(probe) < 1e-5 and explained(probe, "type-2") < 1e-5
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_probe_is_the_same_without_the_callers_gradients(mode: Callable[[], Any]) -> None:
+    """A validation loop may begin the probe, show the batch and attack; only the training needs gradients."""
+    model, (x, y) = build(), batch(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with mode(), leakbench.probe(model) as probe:
+        probe.observe(x.clone(), y.clone(), entropy)
+        with torch.inference_mode(False), torch.enable_grad():
+            entropy(model(x), y).backward()
+            optimizer.step()
+    with mode():
+        found = probe.leak(attack="analytic_fc", success=0.05)
+    assert found["type-2"].summary is not None and found["type-2"].summary["asr"] == 1
+    assert found["type-1"].summary is not None and explained(probe) < 1e-5 and explained(probe, "type-2") < 1e-5
 
 
 def test_microbatches_of_one_step_are_one_batch() -> None:
