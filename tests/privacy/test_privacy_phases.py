@@ -17,6 +17,7 @@ from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.observers import observations
 from leakbench.privacy.release import Part, Released
+from leakbench.privacy.shuffle import Shuffled
 
 DELTA = 1e-5
 NOTHING = NoClaim(reason="not asked")
@@ -109,6 +110,12 @@ def test_growing_cohorts() -> None:
     assert own.sigma_effective == pytest.approx(2 * math.sqrt(10))
     grown = [Mechanism(2 * math.sqrt(k), k / 100, 1, "fixed") for k in (10, 20, 30, 40)]
     assert own.valid == pytest.approx(pld(tuple(grown), DELTA))
+
+
+def test_shuffled_reports_are_hidden_among_those_of_the_smallest_round() -> None:
+    phases = every_round(at_client(4.0), at_client(2.0), cohorts=(30, 20))
+    seen = observations(phases, "client", dataclasses.replace(SMALL, rounds=2, shuffled=True))["type-0"]
+    assert isinstance(seen, Released) and seen.shuffled == Shuffled(2.0, 20, 2)
 
 
 def test_a_client_sends_at_most_one_update_in_every_round() -> None:
