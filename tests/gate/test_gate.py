@@ -398,6 +398,9 @@ def test_a_rise_on_a_few_networks_is_not_told_from_chance() -> None:
     assert not risen(uneven, before, 0.05).holds and not risen(even, before, 0.05 / 6).holds
     check = risen(uneven, before, 0.05 / 6)
     assert check.holds and "too differently on 5 networks to tell it from chance" in check.said
+    # The one-sided sign test of 42 rises and no fall has p = 2^-42.
+    for level, why in ((1.5 * 0.5**42, "too differently on 5 networks"), (0.9 * 0.5**42, "not by enough victims")):
+        assert why in risen(uneven, before, level).said
     # On one network the same victims are enough.
     assert not risen(uneven.assign(network=0), before.assign(network=0), 0.05 / 6).holds
 
