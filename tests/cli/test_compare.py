@@ -108,6 +108,12 @@ def test_differences_need_an_interval_and_a_sign_test(changes: dict[str, float],
     assert list(lines([dataclasses.replace(clear, **changes)]))[3].endswith("differs") == differs  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rounding_is_not_a_difference_of_a_victim(sign: int) -> None:
+    gains = pd.Series([1.0, 1.0, -1.0] + [1e-12] * 20)
+    assert _sign_test(sign * gains) == 1.0
+
+
 CLEAR = Difference("type-1", "asr", 10, 1.0, 0.1, 0.9, 0.7, 1.0, 0.002, 5, 0.001)
 SMALL_ONE = Difference("type-2", "asr", 10, 1.0, 1.0, 0.0, -0.2, 0.2, 1.0)
 

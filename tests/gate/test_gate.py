@@ -127,6 +127,8 @@ def test_a_folder_and_its_file_are_the_same_baseline(runs: Runs) -> None:
     folder, file = gate(now, before, GateLimits()), gate(now, path, GateLimits())
     assert [(c.name, c.holds, c.victims) for c in folder] == [(c.name, c.holds, c.victims) for c in file]
     assert path.stat().st_size < 4000
+    rmse = json.loads(path.read_text())["rows"]["rmse"]
+    assert len({*rmse}) > 1 and all(value == round(value, 4) for value in rmse)
 
 
 @pytest.mark.slow
