@@ -20,6 +20,7 @@ from leakbench.storage.store import open_run
 from leakbench.summary.compare import (
     Difference,
     _at,
+    _pooled,
     _sign_test,
     compare,
     compare_lists,
@@ -482,3 +483,10 @@ def test_equal_runs_differ_in_at_most_five_percent(networks: int) -> None:
             found = false_differences(networks, victims, deviation, paired, repeats, mean)
             error = 3 * (0.05 * 0.95 / repeats) ** 0.5
             assert found <= 0.05 + error, (networks, victims, deviation, mean, paired, found)
+
+
+def test_victims_of_several_runs_are_numbered_on() -> None:
+    rows = pd.DataFrame({"tap": "type-2", "round": 0, "victim": [0, 1], "member": 0, "example": [4, 5], "network": 0})
+    pooled = _pooled([(rows, "digits"), (rows.assign(example=[6, 4]), "digits")], [1, 2])
+    assert pooled["victim"].tolist() == [0, 1, 2, 0]  # Both runs attacked example 4.
+    assert pooled["network"].tolist() == [0, 0, 1, 1]
