@@ -172,6 +172,12 @@ def test_padding_does_not_count_as_a_member(value: float) -> None:
         assert after.zeroed["example"].tolist() == [0, count]
 
 
+def test_members_that_two_parts_find_are_added() -> None:
+    first, second = torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]])
+    signal = Signal({"w": torch.ones(1, 3, 2)}).without(first).without(second)
+    assert [n.tolist() for n in signal.zeroed.values()] == [[3]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Loose:
     """A clip of a user's own that forgets members that are not finite."""
