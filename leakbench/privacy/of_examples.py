@@ -234,7 +234,9 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         "several updates of one sum may contain copies of the example": schedule.most_copies > 1,
         "how many clients take part is random": not schedule.complete,
         "how much noise the others add depends on their draw": _visible(guarded, schedule),
-        "a client changes its own noisy gradients or sum further before they are summed": any(map(_changed_alone, guarded)),
+        "a client changes its own noisy gradients or sum further before they are summed": any(
+            map(_changed_alone, guarded)
+        ),
     }
     why = next((reason for reason, applies in reasons.items() if applies), "")
     release = _batches(guarded, schedule, summed=not why)
