@@ -20,6 +20,7 @@ from leakbench.storage.store import open_run
 from leakbench.summary.compare import (
     Difference,
     _at,
+    _pooled,
     _sign_test,
     compare,
     compare_lists,
@@ -106,6 +107,12 @@ def test_differences_need_an_interval_and_a_sign_test(changes: dict[str, float],
     """Ten victims, an interval without 0 and a sign below .05; nine are too few, and an interval that begins at 0 contains it."""
     clear = Difference("type-2", "asr", 10, 1.0, 0.5, 0.5, 0.2, 0.8, 0.002)
     assert list(lines([dataclasses.replace(clear, **changes)]))[3].endswith("differs") == differs  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rounding_is_not_a_difference_of_a_victim(sign: int) -> None:
+    gains = pd.Series([1.0, 1.0, -1.0] + [1e-12] * 20)
+    assert _sign_test(sign * gains) == 1.0
 
 
 CLEAR = Difference("type-1", "asr", 10, 1.0, 0.1, 0.9, 0.7, 1.0, 0.002, 5, 0.001)
@@ -478,3 +485,10 @@ def test_equal_runs_differ_in_at_most_five_percent(networks: int) -> None:
             found = false_differences(networks, victims, deviation, paired, repeats, mean)
             error = 3 * (0.05 * 0.95 / repeats) ** 0.5
             assert found <= 0.05 + error, (networks, victims, deviation, mean, paired, found)
+
+
+def test_victims_of_several_runs_are_numbered_on() -> None:
+    rows = pd.DataFrame({"tap": "type-2", "round": 0, "victim": [0, 1], "member": 0, "example": [4, 5], "network": 0})
+    pooled = _pooled([(rows, "digits"), (rows.assign(example=[6, 4]), "digits")], [1, 2])
+    assert pooled["victim"].tolist() == [0, 1, 2, 0]  # Both runs attacked example 4.
+    assert pooled["network"].tolist() == [0, 0, 1, 1]

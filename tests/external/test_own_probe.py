@@ -214,6 +214,17 @@ def test_two_optimizers_of_one_step() -> None:
     same(probe.gradient, wanted)
 
 
+def test_optimizers_with_batches_of_their_own_are_two_steps() -> None:
+    model, (x, y) = build(), batch(4)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    with leakbench.probe(model) as probe:
+        for part, some in ((slice(2), slice(1)), (slice(2, None), slice(1, None))):
+            probe.observe(x[some], y[some], entropy)
+            entropy(model(x[some]), y[some]).backward()
+            torch.optim.SGD(parameters[part], lr=0.1).step()
+    assert [(step.batch, step.names) for step in probe.heard.steps] == [(1, {*names[:2]}), (3, {*names[2:]})]
+
+
 def test_a_closure_is_recorded_once() -> None:
     model, (x, y) = build(), batch(2)
     wanted, optimizer = gradient(model, x, y), torch.optim.LBFGS(model.parameters(), max_iter=3)
