@@ -25,7 +25,7 @@ from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import point_name
 from leakbench.core.progress import Reporter
 from leakbench.core.request import FederationFields, Fields, request_of, run_words
-from leakbench.core.typed import typed_arguments
+from leakbench.core.typed import got, typed_arguments
 from leakbench.execute import execute
 from leakbench.log import check_tracker, log_run
 from leakbench.privacy.epsilon import Epsilon
@@ -398,6 +398,9 @@ def compare(a: Runs, b: Runs) -> Comparison:
 
 def _folders(runs: Runs) -> list[Path]:
     several = [runs] if isinstance(runs, Result | str | Path) else runs
+    for each in several:
+        if not isinstance(each, Result | str | Path):
+            raise InputError(f"compare: {got(each)}, expected a result of leakbench.run, or the path of a run folder")
     return [each.folder if isinstance(each, Result) else Path(each) for each in several]
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from leakbench.auditing.bounds import CONFIDENCE, Reals
 from leakbench.auditing.one_run import OneRun, audit_one_run, default_choices, family_start
@@ -52,6 +53,12 @@ CROSS_ENTROPY: Loss = partial(nn.functional.cross_entropy, reduction="none")
 
 FEWEST = 10
 """Least number of canaries."""
+
+MOST = 10_000_000
+"""Largest number of canary gradients, which take 17 bytes in each tensor that has a coordinate for each."""
+
+LEAST_CONFIDENCE = 0.875
+"""Smallest confidence of an audit."""
 
 UNLIKELY = 1e-9
 """Probability of a number of included canaries below which they were not included with probability 1/2."""
@@ -145,16 +152,22 @@ def audit(
             with probability 1/2.
     """
     try:
-        scores, included = np.asarray(scores, dtype=np.float64), np.asarray(included, dtype=bool)
+        scores, included = (each.detach().cpu() if isinstance(each, Tensor) else each for each in (scores, included))
+        scores, included = np.asarray(scores, dtype=np.float64), np.asarray(included, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"scores: got values that are not numbers ({error}), expected a score for each canary"
+            f"scores: got values that are not numbers ({error}), expected a score and an inclusion for each canary"
         ) from None
+    if not np.isin(included, (0, 1)).all():
+        raise InputError("included: got numbers other than 0 and 1, expected whether the training included each canary")
+    included = included.astype(bool)
     count = len(included) if included.ndim == 1 else 0
     if count < FEWEST:
         raise InputError(f"canaries: got shape {included.shape}, expected at least {FEWEST}; 1000 find more")
     if claimed is not None and not 0 <= claimed < math.inf:
         raise InputError(f"claimed: got {claimed}, expected a finite epsilon of at least 0")
+    if not LEAST_CONFIDENCE <= confidence < 1:
+        raise InputError(f"confidence: got {confidence}, expected a number in [{LEAST_CONFIDENCE}, 1)")
     if stats.binomtest(int(included.sum()), count, 0.5).pvalue < UNLIKELY:
         raise InputError(
             f"included: got {int(included.sum())} of {count} canaries, expected about half; include each with probability 1/2"
@@ -249,7 +262,7 @@ class GradientCanaries:
         if known is not None:
             products -= self._products(known)
         # A training without a clip diverges. Its last releases say nothing, and the ones before show the canaries.
-        self.scores += torch.nan_to_num(products, nan=0.0).clamp(-LARGEST, LARGEST)
+        self.scores = self.scores + torch.nan_to_num(products, nan=0.0).clamp(-LARGEST, LARGEST)
         self.releases += 1
 
     def started(self, model: nn.Module) -> None:
@@ -388,6 +401,8 @@ def gradients(
     """
     if count < FEWEST:
         raise InputError(f"count: got {count}, expected at least {FEWEST} canaries")
+    if count > MOST:
+        raise InputError(f"count: got {count}, expected at most {MOST} canaries; 1000 are enough")
     if not 0 < rate <= 1:
         raise InputError(f"rate: got {rate}, expected a probability in (0, 1]")
     if not 0 < norm < LARGEST:
@@ -395,6 +410,9 @@ def gradients(
     like = {n: p for n, p in model.named_parameters() if p.requires_grad} if isinstance(model, nn.Module) else model
     if not like:
         raise InputError("model: got no trained parameter, expected at least one")
+    if lazy := next((n for n, p in like.items() if is_lazy(p)), None):
+        raise InputError(f"model: {lazy!r} has no shape yet, expected a model that has taken an input")
+    like = {n: plain_tensor("model", n, p) for n, p in like.items()}
     drawn = draw_canaries(like, count, _seed(seed))
     return GradientCanaries(dataclasses.replace(drawn, norm=norm), rate)
 
@@ -453,7 +471,9 @@ class ExampleCanaries:
         found = []
         with working_copies(model, loss) as (own, own_loss):
             own.eval()
-            like = next(own.parameters())
+            like = next(own.parameters(), None)
+            if like is None:
+                raise InputError("model: got no parameter, expected a model that the training changes")
             place = like if self.inputs.is_floating_point() else like.device
             for some, y in zip(torch.split(self.inputs, 256), torch.split(self.labels, 256), strict=True):
                 x = some.to(place, copy=True)
@@ -535,12 +555,17 @@ def examples(
         seed: Seed of the inclusion and the labels; None for a new one from the system.
 
     Raises:
-        InputError: For too few examples, or unless exactly one of `classes` and `labels` is given.
+        InputError: For too few examples, too few classes, or unless exactly one of `classes` and `labels` is given.
     """
+    for name, array in {"inputs": inputs, "labels": labels}.items():
+        if array is not None and not array.dim():
+            raise InputError(f"{name}: got one number, expected a first axis of canaries")
     if len(inputs) < FEWEST:
         raise InputError(f"inputs: got {len(inputs)}, expected at least {FEWEST} canaries")
     if (classes is None) == (labels is None):
         raise InputError("classes: expected either the number of classes or labels")
+    if classes is not None and not 1 <= classes <= MOST:
+        raise InputError(f"classes: got {classes}, expected at least 1, the number of classes of the model")
     seed = _seed(seed)
     if labels is None:
         labels = torch.randint(0, int(classes or 0), (len(inputs),), generator=generator(seed, "canary labels"))

@@ -11,14 +11,16 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import fill
 
 import pandas as pd
 
 from leakbench.core.scripts import markdown_table
 from leakbench.defense.transform import STATIONS
 from leakbench.frontier.answer import epsilon_or_reason, setting_of, share_text
-from leakbench.frontier.choose import Requirements, chosen, main_rows
+from leakbench.frontier.choose import CHOICE, Requirements, chosen, main_rows
 from leakbench.frontier.frontier import store_of
+from leakbench.frontier.page import CHOSEN_BY
 from leakbench.measure.rates import IDENTIFIED
 from leakbench.overview import recorded
 from leakbench.report.columns import (
@@ -31,6 +33,7 @@ from leakbench.report.columns import (
 )
 from leakbench.report.page import ALONE, D_SNR, IDEAL, ISOLATED, PERCENTILE
 from leakbench.reproduce.accounting.page import NO_READING
+from leakbench.reproduce.columns import text_of
 from leakbench.reproduce.file import natural
 from leakbench.reproduce.verdict import CONTRADICTED, NOT_MEASURED, REPRODUCED, UNDECIDED, VERDICTS
 from leakbench.summary.threat import LETTERS
@@ -196,10 +199,11 @@ def _frontiers() -> str:
             choice = chosen(main_rows(rows, wanted), wanted)
             best = choice.best
             found = (
-                ("no usable setting", "-", "-", "-")
+                ("no usable setting", "-", "-", "-", "-")
                 if best is None
                 else (
                     setting_of(best),
+                    text_of(best[CHOICE], 3),
                     share_text(best, "trained_accuracy"),
                     share_text(best, IDENTIFIED.name),
                     epsilon_or_reason(best["epsilon_valid"]),
@@ -208,8 +212,11 @@ def _frontiers() -> str:
             limit = "any" if wanted.max_epsilon is None else f"at most {wanted.max_epsilon:g}"
             page = f"[{name}](../results/frontier/{path.stem}.md)"
             lines.append((page, limit, *found, f"{choice.qualified} of {choice.settings}"))
-    heads = ("data set", "epsilon", "recommended", "accuracy", "identified", "valid epsilon, released", "qualify")
-    return f"{markdown_table(heads, lines)}\n"
+    heads = (
+        *("data set", "epsilon", "recommended", "accuracy on the choosing half", "accuracy", "identified"),
+        *("valid epsilon, released", "qualify"),
+    )
+    return f"{markdown_table(heads, lines)}\n\n{fill(CHOSEN_BY, 100)}\n"
 
 
 def _sweep_plan() -> str:

@@ -135,8 +135,12 @@ def _remedy(cell: Cell, delta: float, rounds: int | None = None) -> str:
         rounds: Number of trained rounds; None for those of the cell.
     """
     settings = dataclasses.replace(cell.settings, stop_after=rounds)
-    if not settings.federation.rounds:
-        return "give --train-rounds 1 or more, or leave the option out"
+    untrained = not settings.federation.rounds
+    if untrained:
+        settings = dataclasses.replace(settings, federation=dataclasses.replace(settings.federation, rounds=1))
+        if cell_epsilon(cell.defense, cell.data, settings, hand_out(cell), None, delta).valid is not None:
+            return "give --train-rounds 1 or more, or leave the option out"
+    first = "give --train-rounds 1 or more and " if untrained else ""
     for name in CALIBRATED:
         try:
             defense = by_passes(resolve("defenses", Defense, name)[1], settings)
@@ -145,7 +149,7 @@ def _remedy(cell: Cell, delta: float, rounds: int | None = None) -> str:
         except InputError:
             continue
         if found.valid is not None:
-            return f"choose a defense with calibrated noise, such as {name}, or leave the option out"
+            return f"{first}choose a defense with calibrated noise, such as {name}, or leave the option out"
     return "leave the option out"
 
 

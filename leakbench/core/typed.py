@@ -104,16 +104,22 @@ def typed_arguments(function: F) -> F:
         function: The function, or a class, whose `__init__` checks. Keyword arguments behind `**` are not checked.
 
     Returns:
-        The function, which raises InputError for an argument of another type.
+        The function, which raises InputError for an unknown keyword argument, and for an argument of another type.
     """
     if isinstance(function, type):
         function.__init__ = typed_arguments(function.__init__)  # type: ignore[misc]
         return function
     signature = inspect.signature(function)
     checked = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    # Names behind `**` are the function's own to check.
+    open_ended = len(checked) < len(signature.parameters)
+    known = [each.name for each in checked if each.name != "self"]
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
+        for name in () if open_ended else kwargs:
+            if name not in known:
+                raise InputError(f"unknown field {name!r}{nearest(name, known)}")
         given, kinds = signature.bind(*args, **kwargs).arguments, _hints_of(function)
         for each in checked:
             if each.name not in given or each.name not in kinds:

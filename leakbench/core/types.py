@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from leakbench.core.errors import InputError
@@ -419,6 +421,11 @@ def without_wrapper(name: str) -> str:
     return without_wrapper(rest) if rest and prefix in WRAPPERS else name
 
 
+def native(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array with positive strides and the byte order of this machine, which torch needs; a copy only of another."""
+    return np.require(array, array.dtype.newbyteorder("="), "C")
+
+
 def plain_tensor(field: str, name: str, array: object) -> Tensor:
     """Return an array of a user as a tensor of real numbers without a graph, on its device; a sparse one gets its zeros.
 
@@ -430,10 +437,12 @@ def plain_tensor(field: str, name: str, array: object) -> Tensor:
         InputError: For a value that is not an array of real numbers, and for a tensor without numbers.
     """
     try:
+        array = native(array) if isinstance(array, np.ndarray) else array
         # An array that cannot be written is copied without a warning.
         tensor = array.detach() if isinstance(array, Tensor) else torch.tensor(array)
         tensor = tensor.dequantize() if tensor.is_quantized else tensor
         tensor = tensor if tensor.is_meta or tensor.layout is torch.strided else tensor.to_dense()
+        tensor = tensor.clone() if tensor.is_inference() else tensor  # Autograd takes no tensor of an inference mode.
     except Exception:  # Another library's array may fail in any way.
         kind = type(array).__name__
         raise InputError(f"{field}: {name!r}: got a value of type {kind}, expected an array of numbers") from None

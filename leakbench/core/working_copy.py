@@ -21,7 +21,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from leakbench.core.imported import failing_as
 
-__all__ = ["copied", "protect", "unchanged", "working_copies"]
+__all__ = ["copied", "differentiated", "protect", "unchanged", "working_copies"]
 
 T = TypeVar("T")
 
@@ -59,6 +59,13 @@ def copied(model: T) -> T:
         file.seek(0)
         found: T = _Builder(file, copier.values).load()
     return found
+
+
+@contextmanager
+def differentiated() -> Iterator[None]:
+    """Record gradients inside the block, also for a caller in `torch.no_grad` or `torch.inference_mode`."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from leakbench.core.errors import InputError, check_file, nearest, out_of_memory
-from leakbench.core.types import Parameters, plain_tensor
-from leakbench.models.conversion import unwrapped_arrays
+from leakbench.core.types import Parameters, native, plain_tensor
+from leakbench.models.conversion import check_unscripted, unwrapped_arrays
 from leakbench.storage.packed import check_npz
 
 __all__ = ["ENDINGS", "Named", "as_parameters", "as_state", "check_shapes", "named_arrays", "read_arrays"]
@@ -72,7 +72,7 @@ def _npz(path: Path) -> dict[str, Tensor]:
     check_npz(path)
     with np.load(path, allow_pickle=False) as file:
         found = {name: file[name] for name in file.files}
-    return {name: torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape)) for name, a in found.items()}
+    return {name: torch.from_numpy(native(a)) for name, a in found.items()}
 
 
 def _checked(field: str, path: Path, name: str, array: Tensor) -> Tensor:
@@ -130,10 +130,7 @@ def check_shapes(model: nn.Module, name: str = "the model") -> None:
     Raises:
         InputError: For a parameter or buffer without a shape, and for a module of TorchScript.
     """
-    for key, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            what = f"{key!r} of {name}" if key else name
-            raise InputError(f"model: {what} is a module of TorchScript; expected the torch.nn.Module it was made from")
+    check_unscripted(model, called=name)
     for key, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise InputError(

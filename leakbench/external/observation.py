@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from leakbench.core.imported import reason_of
 from leakbench.core.types import Parameters, plain_tensor
-from leakbench.core.working_copy import working_copies
+from leakbench.core.working_copy import differentiated, working_copies
 from leakbench.external.network import keeps_statistics, mixes_batch, mode_of
 from leakbench.models.conversion import unwrapped_model
 
@@ -135,13 +135,14 @@ def record_batch(batches: ObservedBatches, x: Tensor, y: Tensor, model: nn.Modul
         # Opacus computes these gradients itself, and its hooks would take a second pass for one of the training's.
         loss_fn = None if hasattr(model, "disable_hooks") else loss_fn
         model = unwrapped_model(model)
-        inputs, labels = x.detach().cpu().clone(), _classes(y.detach().cpu().clone())
-        if not batches.inputs:
-            batches.names = {id(p): name for name, p in model.named_parameters()}
-            batches.mode = mode_of(model)
-            batches.note = MIXED if mixes_batch(model) else ""
-            if loss_fn is not None and not batches.note:
-                _record_examples(batches, x, y, model, loss_fn)
+        with differentiated():
+            inputs, labels = x.detach().cpu().clone(), _classes(y.detach().cpu().clone())
+            if not batches.inputs:
+                batches.names = {id(p): name for name, p in model.named_parameters()}
+                batches.mode = mode_of(model)
+                batches.note = MIXED if mixes_batch(model) else ""
+                if loss_fn is not None and not batches.note:
+                    _record_examples(batches, x, y, model, loss_fn)
     except Exception as error:  # A user's tensors and model may fail in any way.
         batches.fault = " ".join(reason_of(error).split())
         return

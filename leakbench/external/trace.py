@@ -289,7 +289,7 @@ class Trace:
         network.load_state_dict(state, strict=False)
         x = torch.rand(1, *self.shape, generator=torch.Generator().manual_seed(0))
         x = x if self.texts is None else (x * (self.texts.tokens - 1)).floor()
-        with failing_as(f"shape: the model fails on an input of {(1, *self.shape)}"):
+        with failing_as(_failing_input(model, self.shape)):
             protect(network, x)
         if self.normal is not None and self.texts is not None:
             raise InputError("mean: tokens are not normalised; leave --mean and --std out")
@@ -320,7 +320,9 @@ class Trace:
         if inputs.numel() != math.prod(whole) or tuple(inputs.shape[-len(shape) :]) != shape:
             raise InputError(f"truth: inputs have the shape {tuple(inputs.shape)}, expected {whole}")
         if self.heads is not None:
-            if labels.numel() != math.prod(counts) * self.classes or not bool(torch.isfinite(labels.float()).all()):
+            if not bool(torch.isfinite(labels.float()).all()):
+                raise InputError("truth: targets have numbers that are not finite, expected finite ones")
+            if labels.numel() != math.prod(counts) * self.classes:
                 heads = " and ".join(f"{head.size} of {head.name}" for head in self.heads.heads)
                 raise InputError(
                     f"truth: targets have the shape {tuple(labels.shape)}, expected finite numbers of the shape"
@@ -331,16 +333,30 @@ class Trace:
             raise InputError(f"truth: labels are {got}, expected whole numbers of the shape {counts}")
         if self.texts is not None:
             _check_tokens(inputs.reshape(whole), self.texts)
-        elif not inputs.is_floating_point() or not (float(inputs.min()) >= 0 and float(inputs.max()) <= 1):
-            raise InputError(
-                "truth: inputs reach out of [0, 1], in which the attacks search; divide 8-bit pixels by 255"
-            )
+        else:
+            _check_range(inputs)
         if self.heads is not None:
             return inputs.reshape(whole).float(), labels.float().reshape(*counts, self.classes)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.classes:
             raise InputError(f"truth: labels go from {low} to {high}, expected 0 to {self.classes - 1}")
         return inputs.reshape(whole).float(), labels.long().reshape(counts)
+
+
+def _check_range(inputs: Tensor) -> None:
+    """Raise InputError for true inputs that are not numbers in [0, 1], in which the attacks search."""
+    if not inputs.is_floating_point():
+        raise InputError(
+            f"truth: inputs are of {inputs.dtype}, expected floating numbers in [0, 1]; divide 8-bit pixels by 255"
+        )
+    if not bool(inputs.isfinite().all()):
+        raise InputError("truth: inputs have numbers that are not finite, expected numbers in [0, 1]")
+    low, high = float(inputs.min()), float(inputs.max())
+    if low < 0 or high > 1:
+        raise InputError(
+            f"truth: inputs go from {low:.3g} to {high:.3g}, expected numbers in [0, 1]; divide 8-bit pixels by 255, and undo"
+            " a normalisation"
+        )
 
 
 def _check_tokens(inputs: Tensor, model: LanguageModel) -> None:
@@ -379,6 +395,17 @@ def _stacked(network: Network, updates: Sequence[Parameters], training: tuple[Cl
     return found
 
 
+def _failing_input(model: nn.Module, shape: tuple[int, ...]) -> str:
+    """Return the error of a model that fails on an input in float32: the shape, or the model's own types of numbers, cause it."""
+    types = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
+    if types in ([], ["float32"]):
+        return f"shape: the model fails on an input of {(1, *shape)}"
+    return (
+        f"model: got parameters of {' and '.join(types)}, expected a model that runs as model.float() on an input of {(1, *shape)},"
+        " since attacks compute in float32; remove its casts, or correct the shape"
+    )
+
+
 def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int, heads: Heads | None) -> None:
     """Check that a network returns finite logits (1, classes), or a finite loss of its heads, for an input of zeros."""
     with failing_as(f"shape: the model fails on an input of {(1, *shape)}"), torch.no_grad():
@@ -389,7 +416,10 @@ def _check_answer(model: nn.Module, shape: tuple[int, ...], classes: int, heads:
     if not isinstance(found, Tensor):
         raise InputError(f"model: it answers with a {type(found).__name__}, expected a tensor (n, {classes})")
     if tuple(found.shape) != (1, classes):
-        raise InputError(f"classes: the model answers one input with {tuple(found.shape)}, expected (1, {classes})")
+        expected = (
+            f", expected {found.shape[1]}" if found.dim() == 2 and len(found) == 1 else f" instead of (1, {classes})"
+        )
+        raise InputError(f"classes: got {classes}{expected}: the model answers one input with {tuple(found.shape)}")
     if not bool(found.isfinite().all()):
         raise InputError("model: it answers an input of zeros with numbers that are not finite")
 

@@ -24,7 +24,7 @@ from leakbench.core.imported import failing_as, reason_of
 from leakbench.core.typed import typed_arguments
 from leakbench.core.types import Parameters, plain_tensor
 from leakbench.core.words import seconds
-from leakbench.core.working_copy import unchanged, working_copies
+from leakbench.core.working_copy import differentiated, unchanged, working_copies
 from leakbench.external.arrays import ENDINGS, Named
 from leakbench.external.attack import attack_traces
 from leakbench.external.attacker import Attacker, AttackerOptions
@@ -377,7 +377,7 @@ class Probe:
         limit, place = seconds("budget", budget), None if data_dir is None else Path(data_dir)
         options = AttackerOptions(attack, defense, dataset, place, success, seed, knows, iterations, None, limit)
         self._check()
-        with unchanged(self.model):
+        with differentiated(), unchanged(self.model):
             points = self._points(options.with_public(options()), shape, classes, victims, normalise, batch)
             note = self.heard.private.note or self.observed.note
             if "type-2" not in points and note:

@@ -21,7 +21,7 @@ from leakbench.core.typed import got, typed_arguments
 from leakbench.core.types import plain_tensor
 from leakbench.core.words import seconds
 from leakbench.core.words import success as threshold
-from leakbench.core.working_copy import copied, unchanged
+from leakbench.core.working_copy import copied, differentiated, unchanged
 from leakbench.data.vocabulary import Vocabulary
 from leakbench.external.arrays import ENDINGS, Named, as_parameters, check_shapes, named_arrays, read_arrays
 from leakbench.external.assumptions import warnings_of
@@ -142,10 +142,10 @@ def attack_update(
     normal = normal_of(normalise, shape)
     heads = _heads(classes, targets, None if loss is None else copied(loss))
     width = int(classes or 0) if heads is None else heads.size
-    arrays = None if truth is None else _truth(truth, heads)
-    own, updates = _trained(model, updates)
-    trace = Trace(own, updates, shape, width, how, before, tap, arrays, normal, heads=heads, sent=sent)
-    with unchanged(model):
+    with differentiated(), unchanged(model):
+        arrays = None if truth is None else _truth(truth, heads)
+        own, updates = _trained(model, updates)
+        trace = Trace(own, updates, shape, width, how, before, tap, arrays, normal, heads=heads, sent=sent)
         _ = trace.inputs  # A truth that does not fit is reported first.
         limit, place = seconds("budget", budget), None if data_dir is None else Path(data_dir)
         options = AttackerOptions(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from leakbench.core.rng import generator, generators
-from leakbench.core.types import Clock, Local, Network, Parameters, Signal
+from leakbench.core.types import Clock, Local, Network, Parameters, Signal, added_counts
 from leakbench.defense.transform import Stations, apply
 
 __all__ = ["Canaries", "CanaryExamples", "draw_canaries", "inclusion"]
@@ -112,7 +112,8 @@ class Canaries:
         grads = {n: torch.cat([g, passed.grads[n]], 1) for n, g in updates.grads.items()}
         scales = [s for s in (updates.sensitivity, passed.sensitivity) if s is not None]
         scale = torch.stack(scales).amax(0) if scales else None
-        return dataclasses.replace(updates, grads=grads, sensitivity=scale)
+        zeroed = added_counts(updates.zeroed, passed.zeroed)
+        return dataclasses.replace(updates, grads=grads, sensitivity=scale, zeroed=zeroed)
 
     def updates(self, ids: Tensor, like: Parameters) -> Parameters:
         """Return the updates {p: (n, 1, *p)} of some canaries."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -219,7 +219,7 @@ def train(
             signal = apply(
                 defense.stations.server, updates, clock.at_the_end(), generators(seed, "server noise", [(index,)])
             )
-            members = _members(signal, uses, len(clients), clock, defense)
+            members = _members(signal, uses, len(clients), clock, defense, _canaries_in(task, cohort))
             step = signal.mean(clock.cohort)
             before, memory = memory, {n: m[0, 0] for n, m in step.memory.items()}
             if scaffold:
@@ -242,12 +242,30 @@ def train(
         yield Round(index, parameters, memory, counts, right, loss, *spread, scores, members)
 
 
-def _members(signal: Signal, uses: Tensor, clients: int, clock: Clock, defense: Defense) -> dict[str, float]:
-    """Return `Round.members` of a round whose signal passed all stations."""
+def _canaries_in(task: _Task, cohort: _Cohort) -> Mapping[Kind, int]:
+    """Return how many members of a round are canaries."""
+    canaries, f = task.canaries, task.federation
+    if canaries is None:
+        return {}
+    if task.defense.unit == "client":
+        return {"update": len(canaries.participants(cohort.clock))}
+    rate = f.batch / cohort.held.shape[1]
+    return {"example": int(canaries.examples(cohort.clients, cohort.clock, f.local_iterations, rate).uses.sum())}
+
+
+def _members(
+    signal: Signal, uses: Tensor, clients: int, clock: Clock, defense: Defense, canaries: Mapping[Kind, int]
+) -> dict[str, float]:
+    """Return `Round.members` of a round whose signal passed all stations, with so many canaries of each kind."""
     batches = clients * clock.local_iterations
-    most = {"example": copies_of(defense.inputs) * int(uses.sum()), "batch": batches, "update": clients}
+    most: dict[Kind, int] = {
+        "example": copies_of(defense.inputs) * int(uses.sum()),
+        "batch": batches,
+        "update": clients,
+    }
     zeroed = {kind: int(count.sum()) for kind, count in signal.zeroed.items()}
-    return dict(zip(MEMBERS, (float(n) for kind in PLURALS for n in (most[kind], zeroed.get(kind, 0))), strict=True))
+    counts = ((most[kind] + canaries.get(kind, 0), zeroed.get(kind, 0)) for kind in PLURALS)
+    return dict(zip(MEMBERS, (float(n) for pair in counts for n in pair), strict=True))
 
 
 def _clients_of(clock: Clock, federation: Federation, defense: Defense, seed: int) -> tuple[Tensor, bool]:

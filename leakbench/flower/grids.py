@@ -38,6 +38,7 @@ from leakbench.flower.messages import (
     record_of,
     round_in,
     round_of,
+    warn_of_zeros,
 )
 from leakbench.flower.mods import check_stations, resolve_defense
 from leakbench.models import one_hot
@@ -219,7 +220,11 @@ class VectorisedGrid(InProcessGrid):
         self.classes, self.seed = classes, seed
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Return the replies in the order of the messages."""
+        """Return the replies in the order of the messages.
+
+        Warns:
+            UserWarning: If gradients or updates are not finite and count as zero.
+        """
         messages, self._asked = list(messages), 0
         found: dict[int, Message] = {}
         for alike in _alike([i for i, message in enumerate(messages) if is_train(message)], messages):
@@ -240,6 +245,7 @@ class VectorisedGrid(InProcessGrid):
         work = [partial(self._updates, network, examples.of_lanes(piece), lanes[piece], count) for piece in pieces]
         done = side_by_side(work) if apart else [one() for one in work]
         steps, batch = examples.weights.shape[1:]
+        warn_of_zeros(done, rounds[0])
         for piece, update in zip(pieces, done, strict=True):
             for lane, message in enumerate(messages[piece]):
                 [key] = message.content.array_records.keys()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,6 +11,9 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 from numpy.typing import NDArray
 
 from leakbench.core.errors import InputError
+from leakbench.core.types import Signal, native
+from leakbench.federated.simulate import PLURALS
+from leakbench.summary.warnings import MEMBERS
 
 __all__ = [
     "Arrays",
@@ -22,6 +26,7 @@ __all__ = [
     "record_of",
     "round_in",
     "round_of",
+    "warn_of_zeros",
     "with_arrays",
 ]
 
@@ -48,7 +53,7 @@ def arrays_of(message: Message, name: str) -> Arrays:
     records = list(message.content.array_records.values())
     if len(records) != 1:
         raise InputError(f"{name}: got {len(records)} array records, expected one, the model's")
-    return {name: array.numpy() for name, array in records[0].items()}
+    return {name: native(array.numpy()) for name, array in records[0].items()}
 
 
 def record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
@@ -61,6 +66,20 @@ def with_arrays(message: Message, arrays: Mapping[str, NDArray[Any]]) -> Message
     [key] = message.content.array_records.keys()
     message.content[key] = record_of(arrays)
     return message
+
+
+def warn_of_zeros(signals: Sequence[Signal], number: int) -> None:
+    """Give a UserWarning with the number of members of signals that were not finite and counted as zero.
+
+    Args:
+        signals: Updates after their stations.
+        number: The round, from 1.
+    """
+    for kind, plural in PLURALS.items():
+        if lost := sum(int(signal.zeroed[kind].sum()) for signal in signals if kind in signal.zeroed):
+            verb = "was" if lost == 1 else "were"
+            said = f"round {number}: {lost} of the {MEMBERS[plural]} {verb} not finite and counted as zero"
+            warnings.warn(said, stacklevel=2)
 
 
 def check_same_names(sent: Mapping[str, Any], reply: Mapping[str, Any]) -> None:

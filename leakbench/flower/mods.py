@@ -49,6 +49,7 @@ from leakbench.flower.messages import (
     is_train,
     partition_of,
     round_of,
+    warn_of_zeros,
     with_arrays,
 )
 
@@ -163,7 +164,11 @@ class DefenseMod:
         return with_arrays(reply, self.defended(received, trained, clock, rng))
 
     def defended(self, received: Arrays, trained: Arrays, clock: Clock, rng: torch.Generator) -> Arrays:
-        """Return what the client sends instead of `trained`."""
+        """Return what the client sends instead of `trained`.
+
+        Warns:
+            UserWarning: If the update is not finite and counts as zero.
+        """
         names = [n for n, array in trained.items() if is_parameter(n, array, self.buffers)]
         # A parameter without an axis gets one: transforms flatten every parameter.
         before = {n: torch.from_numpy(np.atleast_1d(received[n])) for n in names}
@@ -172,7 +177,9 @@ class DefenseMod:
         )  # A station of whole updates gets no examples, and only the parameters of the network.
         local = Local(Network(nn.Module(), dict(before)), empty, empty)
         moved = {n: (torch.from_numpy(np.atleast_1d(trained[n])) - before[n])[None, None] for n in names}
-        sent = apply(self.defense.client, Signal(moved, local=local), clock, (rng,)).grads
+        signal = apply(self.defense.client, Signal(moved, local=local), clock, (rng,))
+        warn_of_zeros([signal], clock.round + 1)
+        sent = signal.grads
         return {**trained, **{n: (before[n] + sent[n][0, 0]).numpy().reshape(trained[n].shape) for n in names}}
 
 

@@ -44,7 +44,7 @@ from leakbench.study.rows import on_cpu
 from leakbench.study.stale import stale_lines, stale_names
 from leakbench.summary.verdict import CAUTION, LEVEL
 
-__all__ = ["page_of"]
+__all__ = ["CHOSEN_BY", "page_of"]
 
 HEADS = (
     *(
@@ -94,6 +94,12 @@ def _kind(rows: pd.DataFrame) -> dict[str, str]:
         return {"distance": EDIT_DISTANCE.heading, "network": "transformer"}
     return {"distance": RMSE.heading, "network": "sigmoid network"}
 
+
+CHOSEN_BY = (
+    "A setting is chosen by its accuracy on one half of the test examples, the choosing half. The other accuracy is on the "
+    "other half: there, a setting that was chosen among fewer can be more accurate."
+)
+"""Sentences next to a table of settings that were chosen under different requirements."""
 
 MAXIMA = (1.0, 8.0, None)
 """Largest epsilons of the table of requirements; None for any setting."""
@@ -237,10 +243,11 @@ def _requirements(rows: pd.DataFrame) -> list[str]:
             best = chosen(main, wanted).best
             against = "released models" if observer == RELEASED else point_name(observer)
             shown = (
-                ("no usable setting", "-", "-", "-")
+                ("no usable setting", "-", "-", "-", "-")
                 if best is None
                 else (
                     setting_of(best),
+                    text_of(best[CHOICE], 3),
                     share_text(best, "trained_accuracy"),
                     share_text(best, IDENTIFIED.name),
                     epsilon_or_reason(best[wanted.column]),
@@ -253,11 +260,15 @@ def _requirements(rows: pd.DataFrame) -> list[str]:
         "largest epsilon",
         "against an observer of",
         "setting",
+        "accuracy on the choosing half",
         "accuracy [95 % CI]",
         "identified [95 % CI]",
         "epsilon",
     )
-    rule = "Every answer also requires a usable accuracy and no significant leak (`--max-epsilon`, `--observer`)."
+    rule = (
+        "Every answer also requires a usable accuracy and no significant leak (`--max-epsilon`, `--observer`). "
+        + CHOSEN_BY
+    )
     return ["## Answers by required epsilon", "", rule, "", markdown_table(heads, lines), ""]
 
 

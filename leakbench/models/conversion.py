@@ -24,6 +24,7 @@ from leakbench.models.layers import order_of_use
 
 __all__ = [
     "adapt_layers",
+    "check_unscripted",
     "convert_norm",
     "convert_norms",
     "convert_parts",
@@ -96,6 +97,22 @@ def convert_norms(model: nn.Module) -> nn.Module:
     return model
 
 
+def check_unscripted(model: nn.Module, field: str = "model", called: str = "the model") -> None:
+    """Raise InputError for a module of TorchScript, which hides its parts and is not differentiated for several victims at once.
+
+    Args:
+        model: The network.
+        field: The option that names the network, for messages.
+        called: Name of the network in messages.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"{name!r} of {called}" if name else called
+            raise InputError(
+                f"{field}: {what} is a module of TorchScript; expected the torch.nn.Module it was made from"
+            )
+
+
 def convert_parts(model: nn.Module, field: str = "model") -> nn.Module:
     """Return a network, changed in place, whose parts `torch.func` differentiates; it computes the same.
 
@@ -111,13 +128,9 @@ def convert_parts(model: nn.Module, field: str = "model") -> nn.Module:
     Raises:
         InputError: For a scripted module, and for complex parameters.
     """
+    check_unscripted(model, field)
     _register_once(model)
     for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise InputError(
-                f"{field}: {name or 'the network'} is a scripted module, which cannot be differentiated for several victims"
-                " at once; expected the module from which it was scripted"
-            )
         for key, hook in list(module._forward_pre_hooks.items()):
             computed = _computed_weight(hook)
             if computed is not None:

@@ -61,15 +61,16 @@ def with_shape(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
 
 @dataclass(frozen=True)
 class Classifier:
-    """Trained parameters W and b of which the logits are W h + b, up to a shift of all logits and one positive factor.
+    """Trained parameters W and b of which the logits are W h + f b, up to a shift of all logits.
 
-    A gradient is then (p - y) h^T for W and p - y for b, with probabilities p and labels y. A layer behind which the logits are
+    The factor f is 1 unless the output of the layer is multiplied by a number, such as a temperature; h contains this number too. A
+    gradient is then (p - y) h^T for W and f (p - y) for b, with probabilities p and labels y. A layer behind which the logits are
     normalised, masked or reduced to maxima is not a classifier.
 
     Args:
         weight: Name of W (classes, ...); None if the weight has another gradient, as a normalised one has.
-        bias: Name of b (classes,); None without a bias.
-        signed: Whether features h can be negative; true without a weight.
+        bias: Name of b (classes,); None without a bias, and for a factor f that is not positive.
+        signed: Whether features h can be negative, as they are for a negative f; true without a weight.
     """
 
     weight: str | None

@@ -46,6 +46,8 @@ Schwarz, |A C^-1| |C U| is at least tr(A U) = sum of |a_t|. A diagonal C with C_
 exactly this error.
 """
 
+TWO_ADJACENCIES = "some rounds bound a client's update and others the weights that it sends, which are two adjacencies"
+
 REPLACEMENT = "replacement adjacency: the clip bounds the weights that a client sends, not its update"
 
 OWN = "; counts the client's own noise only, and trusts neither the server nor other clients"
@@ -60,6 +62,8 @@ def of_a_client(guarded: tuple[Guarded, ...], schedule: Schedule) -> dict[str, O
     noises = [n for g in guarded for n in g.noises[-1]]
     if any((n.training or n.participation) and (n.station != "server" or n.each) for n in noises):
         return dict.fromkeys(OBSERVERS, f"none: {OF_ONE_CLIENT}")
+    if len({n.replaced for n in noises}) > 1:
+        return dict.fromkeys(OBSERVERS, f"none: {TWO_ADJACENCIES}")
     if any(n.training for n in noises):
         return _correlated(guarded, schedule)
     if any(n.participation for n in noises):

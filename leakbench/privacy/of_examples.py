@@ -234,7 +234,9 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
         "several updates of one sum may contain copies of the example": schedule.most_copies > 1,
         "how many clients take part is random": not schedule.complete,
         "how much noise the others add depends on their draw": _visible(guarded, schedule),
-        "a client changes its own noisy sum further before they are summed": any(map(_changed_alone, guarded)),
+        "a client changes its own noisy gradients or sum further before they are summed": any(
+            map(_changed_alone, guarded)
+        ),
     }
     why = next((reason for reason, applies in reasons.items() if applies), "")
     release = _batches(guarded, schedule, summed=not why)
@@ -246,13 +248,13 @@ def _aggregate(guarded: tuple[Guarded, ...], schedule: Schedule) -> Released:
 
 
 def _changed_alone(guarded: Guarded) -> bool:
-    """Return whether a transform other than noise changes one client's noisy sum before the clients are merged."""
+    """Return whether a transform other than noise changes a noisy gradient or sum before the clients are merged."""
     for phase in guarded.stretch.phases:
         noisy = False
         for station in ("example", "batch", "client", "server"):
             for fact in phase.facts.get(station, ()):
                 noisy = noisy or fact.kind == "noise"
-                if noisy and station != "example" and fact.kind in CHANGES:
+                if noisy and fact.kind in CHANGES:
                     return True
     return False
 

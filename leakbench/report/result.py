@@ -17,6 +17,7 @@ from rich.console import Console
 
 from leakbench.core.errors import InputError, nearest
 from leakbench.core.leakage_points import LeakagePoint, point_name
+from leakbench.core.typed import typed_arguments
 from leakbench.measure.measures import EDIT_DISTANCE, RMSE
 from leakbench.measure.rates import ASR, IDENTIFIED, TARGET_ERROR
 from leakbench.report.columns import has_targets, has_texts
@@ -68,6 +69,7 @@ class Result:
     finished: Finished
 
     @classmethod
+    @typed_arguments
     def open(cls, folder: str | Path) -> Result:
         """Read the finished run in a folder.
 
@@ -157,6 +159,7 @@ class Result:
         floats = [column for column in columns if column != "victims"]
         return numbers.astype(dict.fromkeys(floats, "float64"))
 
+    @typed_arguments
     def figure(self, kind: str = "gallery", examples: int = 8) -> Plot:
         """Draw the run for a paper.
 
@@ -180,6 +183,7 @@ class Result:
         """Return the table in LaTeX, for a document that loads booktabs; as `leakbench report --latex` prints it."""
         return latex_table([self._summary])
 
+    @typed_arguments
     def save(self, path: str | Path, kind: str = "gallery") -> Path:
         """Write the run into a file, atomically.
 

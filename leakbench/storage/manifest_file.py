@@ -113,7 +113,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         text = bounded_text(path, LONGEST)
         manifest, wrong = _numbers_in(text)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.is_file():
+            raise InputError(f"run: {str(folder)!r} is a file, expected the folder of a run") from None
         what = "manifest.json in" if folder.is_dir() else "folder"
         raise InputError(f"run: no {what} {str(folder)!r}; give the folder of a run") from None
     except OSError as error:

@@ -51,13 +51,21 @@ def test_rounded_counts_are_the_nearest(wanted: list[float], total: int) -> None
     assert float((found - real).square().sum()) == pytest.approx(float(distances.min()))
 
 
+class Tempered(nn.Linear):
+    """A layer whose output is divided by a negative temperature."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / -0.5
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, Tempered])
 @pytest.mark.parametrize("bias", [True, False])
 @given(seed=st.integers(0, 1000), batch=st.integers(1, 12))
 @settings(max_examples=15, deadline=None)
-def test_counts_are_exact_for_known_features(bias: bool, seed: int, batch: int) -> None:
+def test_counts_are_exact_for_known_features(kind: type[nn.Linear], bias: bool, seed: int, batch: int) -> None:
     """Batches of one input, which is public too, under labels drawn with repeats: every count is right, at any weights."""
     rng = torch.Generator().manual_seed(seed)
-    model = nn.Linear(6, 5, bias=bias).double()
+    model = kind(6, 5, bias=bias).double()
     nn.init.normal_(model.weight, generator=rng)
     x = torch.rand(6, generator=rng, dtype=torch.float64)
     y = torch.randint(5, (4, batch), generator=rng)

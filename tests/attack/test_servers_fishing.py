@@ -321,6 +321,11 @@ def test_honest_servers_and_rankings_get_the_unchanged_views():
     assert seen[-1][0] is lying
 
 
+class Negated(nn.Module):
+    def forward(self, logits):
+        return -logits
+
+
 def test_wrong_input_is_refused():
     plain, rng = honest(), generator(0, "s")
     with pytest.raises(InputError, match="of: got 4, expected a class below 4"):
@@ -336,6 +341,9 @@ def test_wrong_input_is_refused():
     convolved = nn.Sequential(nn.Conv2d(1, 2, 6), nn.Flatten())
     with pytest.raises(InputError, match="rewrites the last linear layer"):
         Fishing()(Network(convolved, parameters(convolved)), PUBLIC, KNOWN, rng)
+    negated = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), Negated())
+    with pytest.raises(InputError, match="rewrites the last linear layer"):
+        Fishing()(Network(negated, parameters(negated)), PUBLIC, KNOWN, rng)
     dark = Public(PUBLIC.inputs * 0 - 1e9, PUBLIC.labels)
     with pytest.raises(InputError, match="have to sum to more than zero"):
         Fishing()(honest("unbiased"), Public(dark.inputs[:0], dark.labels[:0]), KNOWN, rng)

@@ -149,6 +149,11 @@ def test_the_curve_ends_near_the_epsilon() -> None:
     ("asked", "words"),
     [
         ({"defense": "fed_alpha_cdp", "epsilon": 8.0}, "no valid epsilon to be set"),
+        (
+            {"defense": "none", "epsilon": 1e-9, "train_rounds": 0},
+            "give --train-rounds 1 or more and choose a defense with",
+        ),
+        ({"defense": "fed_cdp_valid", "epsilon": 1e-9, "train_rounds": 0}, "; give --train-rounds 1 or more, or leave"),
         ({"defense": "fed_cdp_valid", "epsilon": -1.0}, "epsilon: got -1.0"),
         ({"defense": "fed_cdp_valid", "epsilon": float("nan")}, "epsilon: got nan"),
         ({"defense": "none", "stop_at_epsilon": 1.0}, "stop-at-epsilon: defense 'none' has no valid epsilon"),

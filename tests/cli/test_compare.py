@@ -20,6 +20,7 @@ from leakbench.storage.store import open_run
 from leakbench.summary.compare import (
     Difference,
     _at,
+    _pooled,
     _sign_test,
     compare,
     compare_lists,
@@ -108,6 +109,12 @@ def test_differences_need_an_interval_and_a_sign_test(changes: dict[str, float],
     assert list(lines([dataclasses.replace(clear, **changes)]))[3].endswith("differs") == differs  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rounding_is_not_a_difference_of_a_victim(sign: int) -> None:
+    gains = pd.Series([1.0, 1.0, -1.0] + [1e-12] * 20)
+    assert _sign_test(sign * gains) == 1.0
+
+
 CLEAR = Difference("type-1", "asr", 10, 1.0, 0.1, 0.9, 0.7, 1.0, 0.002, 5, 0.001)
 SMALL_ONE = Difference("type-2", "asr", 10, 1.0, 1.0, 0.0, -0.2, 0.2, 1.0)
 
@@ -179,6 +186,8 @@ def test_other_victims_and_unfinished_runs_are_refused(runs: Path, tmp_path: Pat
         compare(runs / "none", tmp_path)
     with pytest.raises(InputError, match=r"no folder '.*nope'"):
         compare(runs / "none", tmp_path / "nope")
+    with pytest.raises(InputError, match=r"manifest.json' is a file, expected the folder of a run"):
+        compare(runs / "none", runs / "none" / "manifest.json")
     half = tmp_path / "half"
     half.mkdir()
     manifest = json.loads((runs / "none" / "manifest.json").read_text())
@@ -476,3 +485,10 @@ def test_equal_runs_differ_in_at_most_five_percent(networks: int) -> None:
             found = false_differences(networks, victims, deviation, paired, repeats, mean)
             error = 3 * (0.05 * 0.95 / repeats) ** 0.5
             assert found <= 0.05 + error, (networks, victims, deviation, mean, paired, found)
+
+
+def test_victims_of_several_runs_are_numbered_on() -> None:
+    rows = pd.DataFrame({"tap": "type-2", "round": 0, "victim": [0, 1], "member": 0, "example": [4, 5], "network": 0})
+    pooled = _pooled([(rows, "digits"), (rows.assign(example=[6, 4]), "digits")], [1, 2])
+    assert pooled["victim"].tolist() == [0, 1, 2, 0]  # Both runs attacked example 4.
+    assert pooled["network"].tolist() == [0, 0, 1, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
 
 
+def result() -> leakbench.Result:
+    return object.__new__(leakbench.Result)
+
+
 def gradients() -> canaries.GradientCanaries:
     return canaries.gradients(model(), 10, seed=0)
 
@@ -46,6 +51,9 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
     "compare": (lambda: leakbench.compare, {"a": "a", "b": "b"}),
     "read": (lambda: leakbench.read, {"folder": "none"}),
     "probe": (lambda: leakbench.probe, {"model": model()}),
+    "Result.open": (lambda: leakbench.Result.open, {"folder": "none"}),
+    "Result.figure": (lambda: partial(leakbench.Result.figure, result()), {}),
+    "Result.save": (lambda: partial(leakbench.Result.save, result()), {"path": "none"}),
     "Probe.leak": (lambda: Probe(model()).leak, {}),
     "Probe.save": (lambda: Probe(model()).save, {"folder": "none"}),
     "attack_update": (lambda: leakbench.attack_update, {"model": model(), "update": {}, "shape": (4,), "classes": 2}),
@@ -88,6 +96,9 @@ def test_an_argument_of_a_wrong_type_is_named(name: str) -> None:
         pytest.importorskip("flwr")
     function = find()
     arguments = [each for each in inspect.signature(function).parameters if each not in FREE]
+    if not any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values()):
+        with pytest.raises(InputError, match=r"^unknown field 'tpa'"):
+            function(**needed | {"tpa": 1})
     # Objects of a framework are not made here; these arguments come after the others.
     made = [each for each, value in needed.items() if value is None]
     for argument in arguments:
@@ -130,6 +141,8 @@ def test_values_are_accepted_by_their_type(kind: Any, accepted: list[Any], refus
     for value in refused:
         with pytest.raises(InputError, match=r"^value: got .* of type \w+, expected "):
             checked(value)
-    for call in (checked, lambda: checked(1, 2), lambda: checked(other=1)):
+    for call in (checked, lambda: checked(1, 2)):
         with pytest.raises(TypeError):
             call()
+    with pytest.raises(InputError, match=r"^unknown field 'vlaue'; did you mean 'value'"):
+        checked(vlaue=accepted[0])

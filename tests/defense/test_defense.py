@@ -354,6 +354,9 @@ def test_noise_that_states_no_fact_is_not_called_no_noise() -> None:
     noises, why = calibrated(facts_of(defense, FEDERATION), "example", 5)
     assert noises == ()
     assert why == "noise of its own, not accounted: Undeclared states no `noise` fact"
+    # Without a clip, the probing gradients are so large that rounding hides the noise.
+    bare = dataclasses.replace(defense, example=(Undeclared(1e-3),))
+    assert calibrated(facts_of(bare, FEDERATION), "example", 5)[1] == why
     silent = dataclasses.replace(defense, example=(ClipWhole(1.0), Undeclared(0.0)))
     _, why = calibrated(facts_of(silent, FEDERATION), "example", 5)
     assert why == "no noise; Undeclared changes the gradients and does not say how"

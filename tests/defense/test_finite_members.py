@@ -172,29 +172,48 @@ def test_padding_does_not_count_as_a_member(value: float) -> None:
         assert after.zeroed["example"].tolist() == [0, count]
 
 
+def test_members_that_two_parts_find_are_added() -> None:
+    first, second = torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]])
+    signal = Signal({"w": torch.ones(1, 3, 2)}).without(first).without(second)
+    assert [n.tolist() for n in signal.zeroed.values()] == [[3]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Loose:
     """A clip of a user's own that forgets members that are not finite."""
 
     careful: bool
+    knows_nan: bool = False
+    norm: float = 1.0
 
     def __call__(self, signal: Signal, clock: Clock, rngs: Any) -> Signal:
         signal = signal.finite() if self.careful else signal
+        if self.knows_nan:
+            signal = dataclasses.replace(signal, grads={n: g.where(~g.isnan(), 0) for n, g in signal.grads.items()})
         long = sum(g.flatten(2).square().sum(2) for g in signal.grads.values())
         factor = (1 / torch.as_tensor(long).sqrt().clamp_min(1))[:, :, None]
         grads = {n: (g.flatten(2) * factor).reshape(g.shape) for n, g in signal.grads.items()}
-        return signal.replace(grads, torch.ones(signal.lanes), Fact("clip", norm=1.0))
+        return signal.replace(grads, torch.ones(signal.lanes), Fact("clip", norm=self.norm))
 
 
 @pytest.mark.parametrize(("unit", "station"), [("example", "example"), ("client", "client"), ("client", "server")])
 def test_the_ledger_notices_a_clip_that_a_member_passes(unit: Any, station: str) -> None:
     federation = Federation(rounds=1, batch=2, examples_per_client=4, clients=3, clients_per_round=2)
-    for careful in (True, False):
-        steps = {station: (Loose(careful), GaussianNoise(multiplier=1.0, to="each"))}
+    for careful, knows_nan in ((True, False), (False, False), (False, True)):
+        steps = {station: (Loose(careful, knows_nan), GaussianNoise(multiplier=1.0, to="each"))}
         facts = facts_of(Defense(title="t", cite="c", unit=unit, **steps), federation)  # type: ignore[arg-type]
         noises, reason = calibrated(facts, unit, 2)
         assert bool(noises) == careful
         assert careful or "Loose lets a member that is not finite pass its clip" in reason
+
+
+def test_a_part_that_states_no_bound_may_pass_members_that_are_not_finite_to_a_clip() -> None:
+    federation = Federation(rounds=1, batch=2, examples_per_client=4, clients=3, clients_per_round=2)
+    steps = (Loose(False, norm=math.inf), ClipWhole(norm=1.0), GaussianNoise(multiplier=1.0, to="each"))
+    noises, reason = calibrated(
+        facts_of(Defense(title="t", cite="c", unit="client", client=steps), federation), "client", 2
+    )
+    assert noises and not reason
 
 
 def additive() -> list[tuple[str, dict[str, Any], str]]:

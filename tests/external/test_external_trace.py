@@ -79,11 +79,13 @@ def test_the_truth_reproduces_an_update_of_local_steps(steps: int) -> None:
         ({"before": [{}, {}]}, "before: got 2 of 1 updates"),
         ({"truth": (torch.ones(1, 1, 8, 8), torch.tensor([CLASSES]))}, "truth: labels go from 10 to 10"),
         ({"truth": (torch.ones(1, 8, 8), torch.tensor([1, 2]))}, "truth: labels are"),
-        ({"truth": (2 * torch.ones(1, 8, 8), torch.tensor([1]))}, "truth: inputs reach out of"),
+        ({"truth": (2 * torch.ones(1, 8, 8), torch.tensor([1]))}, "truth: inputs go from 2 to 2, expected numbers in"),
+        ({"truth": (torch.ones(1, 8, 8, dtype=torch.uint8), torch.tensor([1]))}, "truth: inputs are of torch.uint8"),
+        ({"classes": 0}, r"classes: got 0, expected 10: the model answers one input with \(1, 10\)"),
     ],
 )
 def test_a_trace_that_does_not_fit_is_refused(changes: dict[str, Any], says: str) -> None:
     model = build()
-    trace = Trace(model, [dict(model.named_parameters())], SHAPE, CLASSES, **changes)
+    trace = Trace(model, [dict(model.named_parameters())], SHAPE, **{"classes": CLASSES, **changes})
     with pytest.raises(InputError, match=says):
         _ = trace.inputs, trace.view

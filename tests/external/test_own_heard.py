@@ -379,6 +379,13 @@ def test_labels_of_ones_and_zeros_are_classes() -> None:
         shown(0.9 * alone + 0.01).leak()
 
 
+def test_labels_of_ones_and_zeros_of_two_classes_are_classes() -> None:
+    y, model = torch.tensor([0, 1, 1]), nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    with leakbench.probe(model) as probe:
+        probe.observe(torch.rand(3, 1, 2, 2), nn.functional.one_hot(y, 2).float(), entropy)
+    assert torch.equal(probe.observed.labels[0], y)
+
+
 def test_a_lazy_network_is_recorded_once_it_has_shapes() -> None:
     torch.manual_seed(1)
     model, (x, y) = nn.Sequential(nn.Flatten(), nn.LazyLinear(16), nn.Sigmoid(), nn.Linear(16, CLASSES)), batch(2)

@@ -4,6 +4,7 @@ normalisation; the reports on unsupported networks and on wrong assumptions."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -268,6 +269,17 @@ class Words(nn.Module):
         return self.head(self.words(x).flatten(1))
 
 
+class Cast(nn.Module):
+    """A body that computes in half precision, with casts before and behind it."""
+
+    def __init__(self, head: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 16, dtype=torch.bfloat16), nn.Linear(16, CLASSES, dtype=head)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x.flatten(1).bfloat16()).to(self.head.weight.dtype))
+
+
 class Infinite(Branches):
     def forward(self, x: Tensor) -> Tensor:
         return self.head(x.flatten(1)) / 0
@@ -280,6 +292,11 @@ class Infinite(Branches):
         (Pair, "model: it answers with a tuple"),
         (Two, "shape: the model fails on an input of .* TypeError: .* missing 1 required positional argument"),
         (Words, "shape: the model fails on an input of"),
+        (Cast, r"model: got parameters of bfloat16 and float32, expected .* input of \(1, 1, 8, 8\)"),
+        (
+            partial(Cast, torch.bfloat16),
+            "model: got parameters of bfloat16, expected a model that runs as model.float()",
+        ),
         (Infinite, "model: it answers an input of zeros with numbers that are not finite"),
     ],
 )

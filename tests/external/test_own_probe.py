@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +61,22 @@ def test_gradients_equal_autograds_and_are_attacked() -> None:
     assert (found["type-2"].summary["asr"], found["type-2"].summary["victims"]) == (1.0, 4)
     assert found["type-1"].summary["batch"] == 4
     assert explained(probe) < 1e-5 and explained(probe, "type-2") < 1e-5
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_probe_is_the_same_without_the_callers_gradients(mode: Callable[[], Any]) -> None:
+    """A validation loop may begin the probe, show the batch and attack; only the training needs gradients."""
+    model, (x, y) = build(), batch(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with mode(), leakbench.probe(model) as probe:
+        probe.observe(x.clone(), y.clone(), entropy)
+        with torch.inference_mode(False), torch.enable_grad():
+            entropy(model(x), y).backward()
+            optimizer.step()
+    with mode():
+        found = probe.leak(attack="analytic_fc", success=0.05)
+    assert found["type-2"].summary is not None and found["type-2"].summary["asr"] == 1
+    assert found["type-1"].summary is not None and explained(probe) < 1e-5 and explained(probe, "type-2") < 1e-5
 
 
 def test_microbatches_of_one_step_are_one_batch() -> None:
@@ -195,6 +212,17 @@ def test_two_optimizers_of_one_step() -> None:
             optimizer.step()
     assert probe.steps == 1
     same(probe.gradient, wanted)
+
+
+def test_optimizers_with_batches_of_their_own_are_two_steps() -> None:
+    model, (x, y) = build(), batch(4)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    with leakbench.probe(model) as probe:
+        for part, some in ((slice(2), slice(1)), (slice(2, None), slice(1, None))):
+            probe.observe(x[some], y[some], entropy)
+            entropy(model(x[some]), y[some]).backward()
+            torch.optim.SGD(parameters[part], lr=0.1).step()
+    assert [(step.batch, step.names) for step in probe.heard.steps] == [(1, {*names[:2]}), (3, {*names[2:]})]
 
 
 def test_a_closure_is_recorded_once() -> None:

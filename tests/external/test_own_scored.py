@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -20,6 +21,7 @@ from leakbench.core.rng import generator
 from leakbench.external.assumptions import assumptions, overlap
 from leakbench.external.attack import _scored
 from leakbench.external.attacker import Attacker, AttackerOptions, without_truth
+from leakbench.external.scoring import reserve
 from leakbench.external.trace import Trace, Training
 from leakbench.federated.view import Public
 from leakbench.measure.metrics import success_threshold
@@ -179,3 +181,13 @@ def test_searches_are_checked_unless_every_example_leaked(
     score: Any = lambda _: (rows, torch.zeros(1))  # noqa: E731
     _scored(score, answer, lambda given: calls.append(given) or given, quiet)  # type: ignore[func-returns-value]
     assert calls == [answer] * checks
+
+
+@pytest.mark.parametrize(("examples", "gradients"), [(1, 6 * 3 + 3), (2, 6 * 3 * 2 + 3 + 256)])
+def test_the_time_for_scores_counts_their_gradients_and_is_at_most_half_of_the_budget(
+    examples: int, gradients: int
+) -> None:
+    """Six for each reconstruction, one for each candidate, and for a batch 256 public examples; a quarter and 2 % more."""
+    view, attacker = SimpleNamespace(victims=3, examples=examples), SimpleNamespace(budget=1000.0, data=None)
+    assert reserve(view, attacker, 0.1) == (pytest.approx(1.25 * 0.1 * gradients + 20), 3)  # type: ignore[arg-type]
+    assert reserve(view, attacker, 30.0) == (500.0, 3)  # type: ignore[arg-type]

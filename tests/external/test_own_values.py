@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import leakbench
 from leakbench import canaries
 from leakbench.core.errors import InputError
-from leakbench.external.arrays import as_parameters, as_state
+from leakbench.external.arrays import as_parameters, as_state, read_arrays
 from leakbench.external.outcome import Outcome
 from leakbench.external.trace import Trace, Training
 from leakbench.measure.rates import TARGET_ERROR
@@ -69,6 +69,19 @@ def test_a_gradient_that_is_none_counts_as_a_frozen_parameter_or_as_zero_if_othe
     assert both.summary["asr"] == 1
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_an_attack_is_the_same_without_the_callers_gradients(mode: Callable[[], Any]) -> None:
+    model, update, x, y = trained()
+    wanted = attacked(model, update, truth=(x[None], y[None]), iterations=3)
+    with mode():
+        grads = {n: None if g is None else g.clone() for n, g in update.items()}  # In inference mode, its tensors.
+        given = {"truth": (x[None].clone(), y[None].clone()), "before": model.state_dict()}
+        found = attacked(model, grads, iterations=3, **given)
+        assert not torch.is_grad_enabled() and torch.is_inference_mode_enabled() == (mode is torch.inference_mode)
+    for one in (found, attacked(model, grads, iterations=3, **given)):
+        assert torch.equal(one.answer.inputs, wanted.answer.inputs) and not one.answer.inputs.is_inference()
+
+
 def test_a_frozen_first_layer_has_none_and_the_rest_is_attacked() -> None:
     model, _, x, y = trained()
     model.a.requires_grad_(False)
@@ -93,6 +106,8 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
     "NumPy": lambda g: g.numpy(),
     "NumPy, read only": lambda g: np.frombuffer(g.numpy().tobytes(), np.float32).reshape(g.shape),
     "NumPy float64": lambda g: g.double().numpy(),
+    "NumPy, negative strides": lambda g: g.flip(0).numpy()[::-1],
+    "NumPy, big-endian": lambda g: g.numpy().astype(">f4"),
     "list": lambda g: g.tolist(),
     "graph": lambda g: g.clone().requires_grad_() * 1,
     "float16": lambda g: g.half(),
@@ -111,6 +126,13 @@ def test_arrays_of_any_form_are_read(form: str) -> None:
     for name, g in given.items():
         assert found[name].dtype == torch.float32 and found[name].layout == torch.strided
         torch.testing.assert_close(found[name], g, rtol=near, atol=0)
+
+
+def test_arrays_of_another_byte_order_are_read_from_a_file(tmp_path: Path) -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    np.savez(tmp_path / "u.npz", a=array.astype(">f8"), b=np.array(7, ">i4"))
+    found = read_arrays("update", tmp_path / "u.npz")
+    assert torch.equal(found["a"], torch.from_numpy(array).float()) and found["b"].item() == 7
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -177,8 +199,11 @@ def test_tied_weights_have_any_of_their_names(kept: str, tmp_path: Path) -> None
     found = attacked(model, alone | frozen, truth=(x[None], y[None]), **EXACT)
     assert found.summary["asr"] == 1
     save_model(model, str(tmp_path / "model.safetensors"))
-    before = as_parameters("before", model, load_file(tmp_path / "model.safetensors"))
-    assert all(torch.equal(before[n], p) for n, p in model.named_parameters())
+    weights = load_file(tmp_path / "model.safetensors")
+    none = dict.fromkeys({"a.weight", "again.weight"} - weights.keys())
+    for arrays in (weights, weights | none, none | weights):
+        before = as_parameters("before", model, arrays)
+        assert all(torch.equal(before[n], p) for n, p in model.named_parameters())
 
 
 def test_tied_weights_with_different_numbers_are_one_line() -> None:
@@ -191,6 +216,7 @@ def test_buffers_may_be_arrays_of_numpy_and_weights_in_half_precision() -> None:
     model, update, x, y = trained()
     before = {n: t.numpy() for n, t in model.state_dict().items()}
     assert attacked(model, update, before=before, truth=(x[None], y[None])).summary["label_accuracy"] == 1
+    assert as_state("before", model, before | {"scale": np.ones(16)})["scale"].dtype == torch.float32
     assert attacked(model.half(), update, truth=(x[None], y[None])).summary["label_accuracy"] == 1
     with pytest.raises(InputError, match=r"before: 'scale'.*type str"):
         attacked(model, update, before=before | {"scale": "one"})
@@ -219,7 +245,7 @@ TRUTHS: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
         "got the arrays inputs, targets, expected inputs and labels",
     ),
     "text": (lambda x, y: "truth", r"expected \(inputs, labels\)"),
-    "NaN": (lambda x, y: (x[None] * torch.nan, y), r"out of \[0, 1\]"),
+    "NaN": (lambda x, y: (x[None] * torch.nan, y), "inputs have numbers that are not finite"),
     "meta": (lambda x, y: (x[None].to("meta"), y), "meta device"),
 }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,26 @@ def test_a_training_without_canaries_does_not_change() -> None:
     assert not torch.equal(rounds[0].parameters[name], with_canaries[0].parameters[name])
 
 
+def test_canaries_are_counted_as_members_with_those_that_are_not_finite() -> None:
+    """A canary with an infinite update or gradient counts as zero at the clip; the clients or examples are all finite."""
+    for request, kind in (
+        (SMALL, "updates"),
+        (dataclasses.replace(SMALL, defense="fed_sdp_client_valid"), "updates"),
+        (EXAMPLES, "examples"),
+    ):
+        cell = prepare(request, None)
+        (network, canaries), s, f = drawn(cell), cell.settings, cell.settings.federation
+        endless, options = dataclasses.replace(canaries, norm=math.inf), (f, cell.defense, s.seed)
+        for now in train(network, cell.data, hand_out(cell), *options, canaries=endless, stop_after=2):
+            clock = cell.defense.clock(f, now.round)
+            clients = draw_clients(f.clients, f.clients_per_round, cell.defense.cohorts, s.seed, now.round)
+            own = len(canaries.participants(clock))
+            if kind == "examples":
+                own = int(canaries.examples(clients, clock, f.local_iterations, 100 / 400).uses.sum())
+            assert now.members[f"{kind}_zeroed"] == own > 0
+            assert now.members[kind] >= own + len(clients)
+
+
 def test_a_checkpoint_resumes_to_the_same_scores() -> None:
     """Two rounds, their checkpoint, and the other two give the scores of four rounds."""
     cell = prepare(SMALL, None)
@@ -229,11 +250,11 @@ HUGE_NOISE = ("--clip-factor", "1e6", "--noise-factor", "1e6")
     ("defense", "options", "messages"),
     [
         ("fed_cdp_valid", (*HUGE_NOISE, "--learning-rate", "1e30"), ["not audited: the training diverged"]),
-        ("fed_sdp_valid", HUGE_NOISE, ["audited at least 0 ", "9 of 12 updates were not finite and counted as zero"]),
+        ("fed_sdp_valid", HUGE_NOISE, ["audited at least 0 ", "9 of 30 updates were not finite and counted as zero"]),
     ],
 )
 def test_a_diverged_training_is_finished(defense, options, messages, monkeypatch, capsys, tmp_path) -> None:
-    """Noise that exceeds single precision leaves nothing to audit; clients that diverge count as zero before their clip."""
+    """Noise that exceeds single precision leaves nothing to audit; clients that diverge, not canaries, count as zero."""
     federation = ("--train-rounds", "4", "--clients", "10", "--clients-per-round", "2", "--local-iterations", "2")
     attack = ("--attack", "identification", "--victims", "2", "--candidates", "5", "--taps", "type-2")
     where = ("--dataset", "digits", "--canaries", "50", "--out", str(tmp_path / "run"))

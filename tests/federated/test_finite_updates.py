@@ -234,7 +234,7 @@ def test_the_counts_of_all_clients_of_a_cohort_are_added() -> None:
 def test_transformed_copies_of_an_example_are_members_too() -> None:
     defense = Defense(title="t", cite="c", unit="example", inputs=(Oasis(),))
     copies = copies_of(defense.inputs)
-    found = simulate._members(Signal({"a": torch.zeros(1, 1, 1)}), torch.full((8,), 2), 2, CLOCK, defense)
+    found = simulate._members(Signal({"a": torch.zeros(1, 1, 1)}), torch.full((8,), 2), 2, CLOCK, defense, {})
     assert copies > 1 and found["examples"] == 16 * copies
 
 

@@ -116,6 +116,26 @@ def test_messages_with_different_arrays_are_trained_separately():
         assert reply.content["metrics"]["num-examples"] == 6
 
 
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (lambda given: InProcessGrid(client(DefenseMod(CLIENT), given=given), 3), "1 of the updates was"),
+        (lambda given: VectorisedGrid(network(), given, RATE, 3, CLASSES, CLIENT), "1 of the updates was"),
+        (
+            lambda given: VectorisedGrid(network(), given, RATE, 3, CLASSES, EXAMPLE),
+            r"\d+ of the example gradients were",
+        ),
+    ],
+)
+def test_members_that_are_not_finite_are_counted_in_a_warning(made, what):
+    def given(client, number):
+        x, y = batches(client, number)
+        return x * (np.nan if client == 1 else 1.0), y
+
+    with pytest.warns(UserWarning, match=rf"^round 1: {what} not finite and counted as zero$"):
+        trained(made(given), fed_avg(3), 1)
+
+
 def test_each_client_replies_with_its_own_update():
     both = vectorised(2).send_and_receive([asked(2), asked(3)])
     for node, reply in zip((2, 3), both, strict=True):

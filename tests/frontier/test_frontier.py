@@ -53,7 +53,7 @@ from leakbench.frontier.measure import (
     sigma_of,
     told_from_chance,
 )
-from leakbench.frontier.page import page_of
+from leakbench.frontier.page import CHOSEN_BY, page_of
 from leakbench.frontier.write import measured_defense, recipe_text, write
 from leakbench.privacy.decay import Scaled
 from leakbench.storage.summary import Tap
@@ -782,10 +782,20 @@ def test_the_page_has_the_answer_for_each_largest_epsilon_and_observer() -> None
     found = rows(*TWO)
     page = page_of(found, chosen(found), "f")
     table = page.partition("## Answers by required epsilon")[2].partition("## Every setting")[0]
-    assert "| 1 | released models | `a` at noise x 1 (sigma 0.6) | 0.800 [0.780, 0.820] |" in table
+    assert "| 1 | released models | `a` at noise x 1 (sigma 0.6) | 0.800 | 0.800 [0.780, 0.820] |" in table
     assert "| 1 | client update (type-1) | no usable setting | - | - | - |" in table
     assert "| any | - | `c` at noise x 0.1" in table
     assert "no: leak" in page and "| yes |" in page
+
+
+def test_the_page_says_why_an_answer_among_fewer_settings_can_be_more_accurate() -> None:
+    loose = {**row("a", 0.1, 0.85, 0.0, epsilon_valid=50.0), "choice_accuracy": 0.9}
+    strict = {**row("a", 1.0, 0.88, 0.0, epsilon_valid=2.0), "choice_accuracy": 0.8}
+    found = rows(UNDEFENDED, loose, strict)
+    table = page_of(found, chosen(found), "f").partition("## Answers by required epsilon")[2].partition("## Every")[0]
+    assert "| any | - | `a` at noise x 0.1 (sigma 0.6) | 0.900 | 0.850" in table
+    assert "| 8 | released models | `a` at noise x 1 (sigma 0.6) | 0.800 | 0.880" in table
+    assert CHOSEN_BY in table
 
 
 def test_the_answer_for_another_leakage_point_uses_its_own_rows() -> None:

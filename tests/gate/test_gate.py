@@ -127,6 +127,8 @@ def test_a_folder_and_its_file_are_the_same_baseline(runs: Runs) -> None:
     folder, file = gate(now, before, GateLimits()), gate(now, path, GateLimits())
     assert [(c.name, c.holds, c.victims) for c in folder] == [(c.name, c.holds, c.victims) for c in file]
     assert path.stat().st_size < 4000
+    rmse = json.loads(path.read_text())["rows"]["rmse"]
+    assert len({*rmse}) > 1 and all(value == round(value, 4) for value in rmse)
 
 
 @pytest.mark.slow
@@ -398,6 +400,9 @@ def test_a_rise_on_a_few_networks_is_not_told_from_chance() -> None:
     assert not risen(uneven, before, 0.05).holds and not risen(even, before, 0.05 / 6).holds
     check = risen(uneven, before, 0.05 / 6)
     assert check.holds and "too differently on 5 networks to tell it from chance" in check.said
+    # The one-sided sign test of 42 rises and no fall has p = 2^-42.
+    for level, why in ((1.5 * 0.5**42, "too differently on 5 networks"), (0.9 * 0.5**42, "not by enough victims")):
+        assert why in risen(uneven, before, level).said
     # On one network the same victims are enough.
     assert not risen(uneven.assign(network=0), before.assign(network=0), 0.05 / 6).holds
 

@@ -19,7 +19,7 @@ from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import View
 from leakbench.models import one_hot, parameters
-from leakbench.models.conversion import convert_norms, convert_parts, order_layers
+from leakbench.models.conversion import EQUALS, convert_norms, convert_parts, order_layers
 from leakbench.models.copies import as_type, in_double
 from leakbench.models.layers import Classifier, classifier_of, first_layer, last_layer
 from leakbench.models.trainable import with_trainable
@@ -73,6 +73,11 @@ HEADS: dict[str, tuple[Callable[[Any, Tensor], Any], Classifier | None, str | No
         Classifier("head.weight", "head.bias", False),
         "head.",
     ),
+    "with three times another bias": (
+        lambda n, h: n.head(h) + 3 * n.spare.bias,
+        Classifier("head.weight", "head.bias", False),
+        "head.",
+    ),
     "a product with a matrix": (lambda n, h: h @ n.matrix.mT, Classifier("matrix", None, False), None),
     "minus the logits": (lambda n, h: -n.head(h), Classifier("head.weight", None, True), "head."),
     "normalised logits": (
@@ -98,6 +103,18 @@ def test_the_classifier_is_the_layer_of_which_the_logits_are_linear(name: str) -
     model = Net(answer)
     assert classifier_of(model, SHAPE) == classifier
     assert (first_layer(model, SHAPE), last_layer(model, SHAPE)) == ("layers.0.", last)
+
+
+def test_two_classes_have_a_classifier() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Sigmoid(), nn.Linear(8, 2))
+    assert classifier_of(model, SHAPE) == Classifier("3.weight", "3.bias", False)
+
+
+def test_another_parameter_of_the_same_name_is_seen() -> None:
+    model = Net(lambda n, h: n.head(h * n.temperature))
+    assert classifier_of(model, SHAPE) == Classifier("head.weight", "head.bias", False)
+    model.temperature = nn.Parameter(torch.tensor(-1.5))
+    assert classifier_of(model, SHAPE) == Classifier("head.weight", "head.bias", True)
 
 
 def _view(model: nn.Module, labels: Tensor) -> View:
@@ -149,6 +166,18 @@ def test_a_first_layer_behind_a_change_of_the_input_is_not_read() -> None:
     assert first_layer(Shifted(True), SHAPE) is None and first_layer(Shifted(False), SHAPE) is None
 
 
+def test_the_last_layer_is_the_one_of_the_last_use() -> None:
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(self.b(self.a(x.flatten(1))))
+
+    assert last_layer(Again(), SHAPE) == "a."
+
+
 def test_modules_are_listed_in_the_order_of_use_with_a_list_and_unused_heads() -> None:
     model = Net(HEADS["plain"][0])
     order = order_layers(model, torch.rand(2, *SHAPE))
@@ -190,6 +219,29 @@ def test_converted_networks_have_the_gradients_of_pytorch(name: str) -> None:
         )
         for (parameter, own), their in zip(found.items(), wanted, strict=True):
             torch.testing.assert_close(own[place].reshape(their.shape), their, rtol=1e-4, atol=1e-6, msg=parameter)
+
+
+@pytest.mark.parametrize("kind", EQUALS)
+def test_a_replaced_activation_computes_the_same(kind: type[nn.Module]) -> None:
+    x = torch.linspace(-8, 8, 65)
+    torch.testing.assert_close(convert_parts(kind().eval())(x), kind().eval()(x))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU])
+@pytest.mark.parametrize("shape", [(3, 2, 4), (3, 4)])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2}, {"bidirectional": True}, {"batch_first": True}])
+def test_a_recurrent_layer_starts_from_zeros(kind: Any, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    theirs = kind(4, 5, **options)
+    x = torch.rand(shape, generator=generator(0, "inputs"))
+    for found, wanted in zip(convert_parts(copied(theirs))(x), theirs(x), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_module_that_runs_twice_in_a_list_still_does() -> None:
+    act = nn.Tanh()
+    theirs = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), act, nn.Linear(8, CLASSES), act)
+    x = torch.rand(2, *SHAPE, generator=generator(0, "inputs"))
+    torch.testing.assert_close(convert_parts(copied(theirs))(x), theirs(x))
 
 
 def test_a_copy_in_double_precision_has_no_other_numbers() -> None:

@@ -21,7 +21,10 @@ from leakbench.defense.nbafl import clip_weights
 from leakbench.defense.transform import apply
 from leakbench.privacy.accountants import pld
 from leakbench.privacy.calibration import calibrated
+from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.privacy.mechanism import Mechanism
+from leakbench.privacy.observers import observations
+from leakbench.privacy.of_clients import TWO_ADJACENCIES
 from tests.privacy.test_privacy_epsilon import valid
 from tests.probes import probe
 
@@ -137,3 +140,12 @@ def test_noise_counts_under_one_adjacency_only() -> None:
     assert calibrated({"client": pruned}, "client", 5)[0] == ()
     at_example = calibrated({"example": OF_WEIGHTS["client"]}, "example", 5)
     assert at_example[0] == () and "whole client only" in at_example[1]
+
+
+def test_rounds_under_two_adjacencies_have_no_epsilon() -> None:
+    """A bound for removed data is half of that for replaced data, and a bound for replaced data is none for removed data."""
+    schedule = Schedule(10, 5, 2, 1, 2, 40, 1.0, 1, "fixed", "poisson", 3)
+    facts = (AT_SERVER, {"server": (Fact("clip", norm=8.0), Fact("noise", std=24.0))})
+    for order in (facts, facts[::-1]):
+        found = observations([Phase(f, 1, 1, True, 5) for f in order], "client", schedule)
+        assert set(found.values()) == {f"none: {TWO_ADJACENCIES}"}

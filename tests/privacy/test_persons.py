@@ -428,6 +428,13 @@ def test_the_number_of_clients_of_a_person_is_part_of_the_unit(cohorts: str, fac
     assert "person" not in at(SCHEDULE, facts, **changes).reason
 
 
+def test_a_person_at_all_clients_is_covered() -> None:
+    schedule = dataclasses.replace(SCHEDULE, copies=20.0, most_copies=20, examples_per_person=5)
+    seen = observations((Phase(ON_THE_SUM, 5, 4, True, 10),), "example", schedule)["global"]
+    assert isinstance(seen, Released) and "at no more than 20 of 20 clients takes part" in seen.sentence
+    assert "not covered" not in seen.sentence
+
+
 def test_five_examples_at_three_clients_cost_more_than_at_one_and_fifteen_clients_more_than_three() -> None:
     few, some, many = (
         at(SCHEDULE, ON_THE_SUM, copies=1.0, most_copies=m, examples_per_person=k).valid

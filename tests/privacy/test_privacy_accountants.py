@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant, pld_pmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
@@ -16,7 +17,7 @@ from leakbench.auditing.family import gaussian_epsilon
 from leakbench.core.errors import InputError
 from leakbench.privacy.accountants import ACCOUNTANTS, _divergence, best, moments_2017, pld, rdp
 from leakbench.privacy.mechanism import Mechanism, Mechanisms
-from leakbench.privacy.pairs import _of_fixed_size, gaussian_delta, sum_of, visible_epsilon
+from leakbench.privacy.pairs import _of_fixed_size, _repeated, gaussian_delta, sum_of, visible_epsilon
 from leakbench.privacy.renyi import by_quadrature, divergences
 
 DELTA = 1e-5
@@ -258,6 +259,7 @@ def test_the_tight_accountants_are_tighter(sigma: float, q: float, steps: int) -
 @pytest.mark.parametrize("accountant", ACCOUNTANTS.values(), ids=ACCOUNTANTS)
 def test_edges(accountant) -> None:  # type: ignore[no-untyped-def]
     assert accountant(one(0.0, 0.1, 10), DELTA) == math.inf
+    assert accountant(one(0.0, 0.1, 10) + one(6.0, 0.1, 7), DELTA) == math.inf
     assert accountant(one(0.0, 0.0, 10), DELTA) == 0.0
     assert accountant(one(6.0, 0.0, 10), DELTA) == 0.0
     assert accountant(one(6.0, 0.1, 0), DELTA) == 0.0
@@ -359,3 +361,11 @@ def test_a_sample_of_fixed_size_is_exact_once_and_an_upper_bound_after_compositi
     found = [_of_one_other(1.0, 0.1, y, steps, removed) for y in (-1, 0, 1) for removed in (True, False)]
     assert max(found) == pytest.approx(largest, rel=1e-3)
     assert bound == pytest.approx(largest, rel=1e-3) if steps == 1 else bound > 1.03 * max(found)
+
+
+@pytest.mark.parametrize("steps", [3, 30])
+def test_the_order_of_the_two_data_sets_does_not_matter(steps: int) -> None:
+    loss = _of_fixed_size(1.0, 0.3, 1e-3)
+    other = PrivacyLossDistribution(loss._pmf_add, loss._pmf_remove)
+    found, swapped = (_repeated(each, steps).get_epsilon_for_delta(DELTA) for each in (loss, other))
+    assert found == pytest.approx(swapped, rel=1e-9)

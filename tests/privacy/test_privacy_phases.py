@@ -17,6 +17,7 @@ from leakbench.privacy.ledger import Phase, Schedule
 from leakbench.privacy.mechanism import Mechanism
 from leakbench.privacy.observers import observations
 from leakbench.privacy.release import Part, Released
+from leakbench.privacy.shuffle import Shuffled
 
 DELTA = 1e-5
 NOTHING = NoClaim(reason="not asked")
@@ -111,6 +112,12 @@ def test_growing_cohorts() -> None:
     assert own.valid == pytest.approx(pld(tuple(grown), DELTA))
 
 
+def test_shuffled_reports_are_hidden_among_those_of_the_smallest_round() -> None:
+    phases = every_round(at_client(4.0), at_client(2.0), cohorts=(30, 20))
+    seen = observations(phases, "client", dataclasses.replace(SMALL, rounds=2, shuffled=True))["type-0"]
+    assert isinstance(seen, Released) and seen.shuffled == Shuffled(2.0, 20, 2)
+
+
 def test_a_client_sends_at_most_one_update_in_every_round() -> None:
     seen = observations(every_round(*map(at_client, (4.0, 2.0))), "client", dataclasses.replace(SMALL, rounds=2))
     assert isinstance(seen["type-1"], Released)
@@ -152,7 +159,7 @@ def test_parts_after_the_noise_of_a_client_exclude_the_noise_of_others(changed: 
     once: dict[str, Any] = {"local_iterations": 1, "secure_aggregation": True}
     tap = valid((Phase(facts, 4, 1, True, 10),), "example", **once).by_tap["type-0"]
     assert tap.sigma_effective == 6.0
-    assert "changes its own noisy sum further" in tap.reason
+    assert "changes its own noisy gradients or sum further" in tap.reason
 
 
 def test_a_split_is_used_at_the_least_noise_of_its_round() -> None:
@@ -247,6 +254,21 @@ def test_noise_of_other_clients_counts_for_an_example_if_it_adds() -> None:
         tap = valid(same, "example", **{**once, **changes}).by_tap["type-0"]
         assert tap.sigma_effective == 6.0
         assert why in tap.reason
+
+
+def test_noise_of_other_clients_does_not_count_behind_a_change_of_each_noisy_gradient() -> None:
+    """The clipped noise of others is not Gaussian, and may be far less."""
+    for change in (Fact("clip", norm=1e-3), Fact("other")):
+        facts = {"example": (*at_example(6.0)["example"], change)}
+        tap = valid(
+            (Phase(facts, 4, 1, True, 10),),
+            "example",
+            local_iterations=1,
+            batch_sampling="fixed",
+            secure_aggregation=True,
+        ).by_tap["type-0"]
+        assert tap.sigma_effective == 6.0
+        assert "changes its own noisy gradients or sum further" in tap.reason
 
 
 # Reasons for no epsilon, and limits of a claim

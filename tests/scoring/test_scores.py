@@ -197,6 +197,14 @@ def test_identification_without_information_is_chance() -> None:
     assert rows["identified"].tolist() == [1.0, 0.0]
 
 
+def test_other_examples_of_a_batch_do_not_count_as_candidates() -> None:
+    real = dataclasses.replace(truth(2, 2), shown=torch.tensor([100, 102, 101, 7]))
+    null = NullAttack({"public mean": torch.full((4, *SHAPE), 0.5)}, {}, {}, "public mean", "public mean")
+    given = answer(real.inputs, real.labels)
+    rows = score("type-2", 0, given, ranked(torch.zeros(2, 4), real), null, real, 0.1, "n/a")[0]
+    assert rows["candidates"].tolist() == [3, 3, 4, 4]
+
+
 def test_an_attack_without_reconstructions_failed() -> None:
     """If every reconstruction is missing, the verdict is that the attack failed."""
     real = truth(4, 1)

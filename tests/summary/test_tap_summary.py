@@ -158,6 +158,15 @@ def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
     ]
 
 
+def test_only_two_doubts_of_an_attack_alone_are_warnings() -> None:
+    some = resolve_cell(Request(attack="inverting_gradients", dataset="digits", taps=("type-2",)), None)
+    found = {attack_doubts.BUDGET: 1, attack_doubts.STUCK: 4, attack_doubts.RANK: 2}
+    said = warnings(some, {"type-2": Tap(doubts=found, victims=4)}, pd.DataFrame({"round": [0], "loss": [0.5]}))
+    assert said == [
+        f"type-2: for {found[why]} of 4 victims, {WORDS[why]}" for why in (attack_doubts.BUDGET, attack_doubts.RANK)
+    ]
+
+
 @pytest.mark.parametrize(
     ("asked", "ranked", "said"),
     [

@@ -26,15 +26,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leakbench.attack.front import answering_layer
 from leakbench.attack.needs import PLAIN, Needs
 from leakbench.attack.servers.catch import Catch
 from leakbench.attack.servers.cut import likeliest_cut, once
 from leakbench.attack.servers.server import Server
 from leakbench.core.errors import InputError
 from leakbench.core.part import Count, Positive, part
+from leakbench.core.task import is_classification
 from leakbench.core.types import Network
 from leakbench.federated.view import Knowledge, Public
-from leakbench.models.layers import classifier_of, entering, last_layer
+from leakbench.models.layers import entering
 
 __all__ = ["Fishing", "fished"]
 
@@ -108,12 +110,13 @@ class Fishing:
                 sum to zero or less.
         """
         shape = public.inputs.shape[1:]
-        layer, answering = last_layer(network.model, shape), classifier_of(network.model, shape)
-        if layer is None or answering is None or answering.weight != f"{layer}weight":
+        answering = answering_layer(network, shape)
+        if answering is None or not is_classification(network.model):
             raise InputError(
                 "fishing: it rewrites the last linear layer, and this network has none that is trained and answers with the class;"
                 " choose another network"
             )
+        layer = answering.name
         weight, bias = (f"{layer}{kind}" for kind in ("weight", "bias"))
         if self.of >= len(network.parameters[weight]):
             raise InputError(f"fishing: of: got {self.of}, expected a class below {len(network.parameters[weight])}")
