@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from leakbench.cell import LATER_OF_FEDERATION, USUAL, Settings
 from leakbench.core.errors import InputError
 from leakbench.core.leakage_points import TAPS
 from leakbench.core.recipe import content_of
 from leakbench.core.untrusted import bounded_text, said, strict_json
-from leakbench.measure.measures import deciding
+from leakbench.measure.measures import EDIT_DISTANCE, deciding
 from leakbench.measure.rates import ASR, EXACT, IDENTIFIED, ROUGE_1
 from leakbench.storage.manifest import check_of_run, needed
 from leakbench.storage.store import content_hash, read_manifest
@@ -90,11 +88,6 @@ def _check_rows(rows: pd.DataFrame) -> None:
 OF_ATTACK = ("protocol", "join_rounds", "reads", "observations", "networks", "budget", "statistics")
 """What the attacker sees of a gradient, at which networks, and for how long; with other values it is another attack."""
 
-EARLIER = {
-    each.name: each.default for each in dataclasses.fields(Settings) if each.default is not dataclasses.MISSING
-} | {f"federation.{name}": USUAL[name] for name in LATER_OF_FEDERATION}
-"""Values of settings that baselines from before there were these settings lack: a new setting changes nothing at its default."""
-
 OF_NO_MATTER = (
     "part",
     *("taps", "leak_rounds", "victims", "candidates", "success"),  # Which the rows say.
@@ -121,7 +114,6 @@ def _are_settings(value: Any) -> bool:
 
 def changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, str]:
     """Return {name: what it was and is} of the settings that both have and that differ."""
-    then = {**EARLIER, **then}
     return {
         name: f"{said(then[name])} before, {said(now[name])} now"
         for name in now
@@ -142,16 +134,14 @@ DIGITS = 4
 
 
 def _columns(names: Container[str]) -> tuple[str, ...]:
-    """Return the columns that are kept of rows with these columns; baselines of earlier versions have no networks."""
-    return (*SAME, *(("network",) if "network" in names else ()), *RULERS, *SCORES, *_numbers(names))
+    """Return the columns that are kept of rows with these columns."""
+    return (*SAME, "network", *RULERS, *SCORES, *_numbers(names))
 
 
 def _numbers(names: Container[str]) -> tuple[str, ...]:
-    """Return the kept columns of errors and shares, each with that of the baseline guess: texts have others than other data.
-
-    Baselines of earlier versions have no shares of texts.
-    """
-    error, rates = deciding(names), [rate for rate in (EXACT, ROUGE_1) if rate.name in names]
+    """Return the kept columns of errors and shares, each with that of the baseline guess: texts have others than other data."""
+    error = deciding(names)
+    rates = (EXACT, ROUGE_1) if error is EDIT_DISTANCE else ()
     return (error.name, error.baseline, *(name for rate in rates for name in (rate.name, rate.baseline)))
 
 
@@ -198,8 +188,6 @@ def _read(read: dict[str, Any]) -> Kept:
             raise InputError(f"unknown field {name!r} of a baseline")
     for name, (fits, expected) in TOLD.items():
         if name not in read:
-            if name == "settings":  # A baseline of before they were kept.
-                continue
             raise InputError(f"{name} is missing")
         if not fits(read[name]):
             raise InputError(f"{name}: got {str(read[name])[:40]!r}, expected {expected}")
@@ -212,11 +200,10 @@ def _read(read: dict[str, Any]) -> Kept:
     rows = rows.astype(dict.fromkeys(_numbers(columns), float))  # A column of null alone has no numbers.
     _check_rows(rows)
     # Last, so that what can be named is.
-    said = read.get("checksum")  # None in a baseline of before there were checksums.
-    if said not in (None, content_hash({name: value for name, value in read.items() if name != "checksum"})):
+    if read.get("checksum") != content_hash({name: value for name, value in read.items() if name != "checksum"}):
         raise InputError("checksum: does not fit the rest, so that something in it was changed")
-    told = {name: read[name] for name in ("accuracy", "epsilon", "attack", "hash", "name")}
-    return rows, read["dataset"], {**told, "settings": read.get("settings")}
+    told = {name: read[name] for name in ("accuracy", "epsilon", "attack", "hash", "name", "settings")}
+    return rows, read["dataset"], told
 
 
 def _is_text(value: Any) -> bool:

@@ -25,9 +25,6 @@ __all__ = ["GateCheck", "GateLimits", "gate", "junit", "lines", "markdown"]
 OF_TEXTS = {each.name: each.baseline for each in (EDIT_DISTANCE, EXACT, ROUGE_1)}
 """{measure of texts: its column for the baseline guess}."""
 
-SHARES = {EXACT.name: "exact sentences", ROUGE_1.name: "ROUGE-1"}
-"""{share of texts: its name in a sentence}."""
-
 LEAKS = {rate.name: rate.column for rate in (ASR, IDENTIFIED)} | {name: name for name in OF_TEXTS}
 """{measure of a comparison: its column}; more is a worse defense, and a lower edit distance."""
 
@@ -88,9 +85,9 @@ def gate(run: Path, baseline: Path, limits: GateLimits) -> list[GateCheck]:
     measure = deciding(rows)
     if deciding(before) is not measure:
         raise InputError(
-            f"baseline: {baseline} has no {measure.heading} of its examples, as of an earlier version; write the baseline again"
+            f"baseline: {baseline} has no {measure.heading} of its examples: another kind of data; write the baseline again"
         )
-    others = {} if once["settings"] is None else changed(told["settings"] or {}, once["settings"])
+    others = changed(told["settings"], once["settings"])
     for name in OF_ATTACK:
         if name in others:
             raise InputError(
@@ -101,31 +98,10 @@ def gate(run: Path, baseline: Path, limits: GateLimits) -> list[GateCheck]:
     checks = [_risen(d, rows, before, LEVEL / max(1, len(leaks))) for d in leaks]
     return [
         *checks,
-        *_unkept(rows, before),
         *_alone(rows, before),
         *_within(rows, told, limits),
-        *_other(others, once["settings"]),
+        *(GateCheck(name, True, f"{what}: not the same system") for name, what in others.items()),
     ]
-
-
-def _other(others: dict[str, str], then: dict[str, Any] | None) -> list[GateCheck]:
-    """Return a passed check for each changed setting of the guarded system, such as its defense."""
-    if then is None:
-        return [
-            GateCheck(
-                "settings", True, "not in the baseline, which is of an earlier version; write it again to compare them"
-            )
-        ]
-    return [GateCheck(name, True, f"{what}: not the same system") for name, what in others.items()]
-
-
-def _unkept(rows: pd.DataFrame, before: pd.DataFrame) -> list[GateCheck]:
-    """Return a passed check that names the shares of texts that a baseline of an earlier version does not have."""
-    lacking = [words for name, words in SHARES.items() if name in rows and name not in before]
-    if not lacking:
-        return []
-    why = "the baseline is of an earlier version; write it again by leakbench baseline RUN"
-    return [GateCheck("not compared", True, f"{', '.join(lacking)} ({why})")]
 
 
 def _alone(rows: pd.DataFrame, before: pd.DataFrame) -> list[GateCheck]:

@@ -17,7 +17,7 @@ import yaml
 from command_line import called
 
 from leakbench.core.errors import InputError
-from leakbench.gate.baseline import OF_ATTACK, baseline_of, changed, kept_of
+from leakbench.gate.baseline import baseline_of, kept_of
 from leakbench.gate.gate import GateCheck, GateLimits, _risen, gate, junit, lines, markdown
 from leakbench.storage.store import content_hash, read_manifest
 from leakbench.summary.compare import Difference, differences
@@ -150,25 +150,6 @@ def test_changes_of_the_system_are_reported(runs: Runs) -> None:
         "leak_model": "'lenet_cpl' before, 'lenet_dlg_relu' now: not the same system",
         "federation.learning_rate": "'0.05' before, '0.5' now: not the same system",
     }
-
-
-def test_statistics_that_an_older_baseline_does_not_name_are_those_of_the_batch() -> None:
-    """A baseline from before `--statistics` is of `batch`; a run with other statistics has another attacker."""
-    now, then = {"statistics": "proxy", "size": 64, "defense": "none"}, {"defense": "none"}
-    assert changed(now, then) == {"statistics": "'batch' before, 'proxy' now", "size": "'None' before, '64' now"}
-    assert changed({**now, "statistics": "batch"}, then) == {"size": "'None' before, '64' now"}
-    assert "statistics" in OF_ATTACK
-
-
-def test_an_old_baseline_without_settings_is_compared_with_a_note(runs: Runs) -> None:
-    folder = runs(1.0)
-    kept = baseline_of(folder)
-    del kept["settings"], kept["checksum"]
-    path = folder.with_suffix(".json")
-    path.write_text(json.dumps(kept), encoding="utf-8")
-    checks = by_name(gate(folder, path, GateLimits()))
-    assert all(check.holds for check in checks.values())
-    assert "of an earlier version; write it again" in checks["settings"].said
 
 
 @pytest.mark.slow
@@ -415,8 +396,3 @@ def test_a_baseline_keeps_the_networks_of_its_victims(runs: Runs, tmp_path: Path
     rows, _, _ = kept_of(path)
     assert list(rows["network"]) == list(kept_of(run)[0]["network"])
     assert rows["network"].nunique() > 1
-    # A baseline of an earlier version has none.
-    del kept["rows"]["network"]
-    path.write_text(json.dumps({n: v for n, v in kept.items() if n != "checksum"}), encoding="utf-8")
-    assert "network" not in kept_of(path)[0]
-    assert all(check.holds for check in gate(run, path, GateLimits()))
