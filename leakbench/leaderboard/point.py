@@ -85,7 +85,7 @@ def _median(rows: pd.DataFrame, measure: Measure) -> tuple[float, float | None, 
     if not math.isfinite(value):
         return None
     by_victim = worst.groupby(rows["victim"]).median()
-    network = rows.groupby("victim")["network"].first() if "network" in rows else None
+    network = rows.groupby("victim")["network"].first()
     _, low, high = median_interval(by_victim, network=network)
     # Of batches the median over all examples is not that of the victims' medians.
     return value, _around(value, low, min), _around(value, high, max)

@@ -295,7 +295,7 @@ def point_of(tap: Tap, rows: pd.DataFrame) -> Row:
     if ruler == EDIT_DISTANCE.name:
         scores[ruler] = scores[ruler].clip(upper=1.0)  # The largest distance of two sentences.
     by_victim = scores.groupby(rows["victim"]).median()
-    network = rows.groupby("victim")["network"].first() if "network" in rows else None
+    network = rows.groupby("victim")["network"].first()
     ends: dict[str, float | None] = {}
     for name, column in ((ruler, ruler), ("iterations", "iterations_to_success")):
         _, low, high = median_interval(by_victim[column], network=network)

@@ -360,13 +360,9 @@ def _at(point: LeakagePoint, rows: pd.DataFrame, others: pd.DataFrame) -> Iterat
 def _networks(rows: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.int64]:
     """Return the group (n,) of networks that each example of two runs was attacked on.
 
-    Networks of the two runs that share an example are in one group, so that groups are independent. A baseline of an earlier
-    version has no networks; its attack is that of the run, and so are its networks.
+    Networks of the two runs that share an example are in one group, so that groups are independent.
     """
-    known = [some["network"] for some in (rows, others) if "network" in some]
-    if not known:
-        return np.zeros(len(rows), dtype=np.int64)
-    mine, theirs = (np.unique(network, return_inverse=True)[1] for network in (known[0], known[-1]))
+    mine, theirs = (np.unique(some["network"], return_inverse=True)[1] for some in (rows, others))
     count = int(mine.max()) + 1
     size = count + int(theirs.max()) + 1
     shared = coo_array((np.ones(len(mine)), (mine, count + theirs)), shape=(size, size))

@@ -134,8 +134,8 @@ def is_strongest(attack: Attack) -> bool:
 
 
 def networks_in(group: pd.DataFrame) -> int:
-    """Return how many networks the victims of a leakage point are spread over; rows of earlier versions are of one."""
-    return int(group["network"].nunique()) if "network" in group else 1
+    """Return how many networks the victims of a leakage point are spread over."""
+    return int(group["network"].nunique())
 
 
 def evidence_of(group: pd.DataFrame, found: Tap, setup: Setup) -> Evidence:
@@ -174,7 +174,7 @@ def evidence_of(group: pd.DataFrame, found: Tap, setup: Setup) -> Evidence:
 
 def _above(group: pd.DataFrame, found: Tap) -> Iterator[str]:
     """Yield which measurements of the reconstructions are significantly above the baseline guess's."""
-    batch, network = group["batch"].to_numpy(), group.get("network")
+    batch, network = group["batch"].to_numpy(), group["network"]
     share, guess = found.interval(ASR.name), found.interval(ASR.baseline)
     if share is not None and guess is not None and above_baseline(share, guess):
         yield f"the ASR {share[0]:.2f} is significantly above the baseline guess's {guess[0]:.2f}"
@@ -191,8 +191,8 @@ def _above(group: pd.DataFrame, found: Tap) -> Iterator[str]:
         yield "features or whole records are right significantly more often than in the baseline guess and at random"
     if RECOGNISED.column in group and group[RECOGNISED.column].notna().any():
         share = proportion(group[RECOGNISED.column].to_numpy(dtype=float), batch, network=network)
-        # Another picture of the victim's class shows nothing about the victim either. Rows of earlier versions have none.
-        names = [RECOGNISED.baseline, *([SAME_CLASS] if SAME_CLASS in group else [])]
+        # Another picture of the victim's class shows nothing about the victim either.
+        names = (RECOGNISED.baseline, SAME_CLASS)
         guesses = [proportion(group[name].to_numpy(dtype=float), batch) for name in names]
         if all(above_baseline(share, guess) for guess in guesses):
             recognised = f"{100 * share[0]:.0f} % of the reconstructions are recognised"
@@ -232,5 +232,5 @@ def _limit(group: pd.DataFrame, column: str) -> float:
     Members of a batch are not independent; where there are successes, victims of one network are not either.
     """
     outcome = group[column].fillna(0.0).to_numpy(dtype=float)
-    network = group.get("network")
+    network = group["network"]
     return 1.0 - exact_low(1.0 - outcome, group["batch"].to_numpy(), 2 * CONFIDENCE - 1, network=network)

@@ -124,7 +124,7 @@ def verbatim_fields(group: pd.DataFrame) -> dict[str, float | None]:
     if deciding(group) is not RMSE:
         return dict.fromkeys(VERBATIM_RATE.ends)
     share, low, high = proportion(
-        (group[RMSE.name] <= VERBATIM).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
+        (group[RMSE.name] <= VERBATIM).to_numpy(), group["batch"].to_numpy(), network=group["network"]
     )
     return dict(zip(VERBATIM_RATE.ends, (share, low, high), strict=True))
 

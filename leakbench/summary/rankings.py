@@ -99,7 +99,7 @@ def _interval(
     values, fields = _first(group, column), (name, f"{name}_low", f"{name}_high")
     if not len(values):
         return dict.fromkeys(fields)
-    network = group.loc[values.index].get("network")
+    network = group.loc[values.index, "network"]
     return dict(zip(fields, interval(values, network), strict=True))
 
 
@@ -128,7 +128,7 @@ def _told(group: pd.DataFrame, name: str) -> dict[str, float | None]:
     guessed = float(null.iloc[0]) if len(null) else None
     if not len(right):
         return {"right": None, "low": None, "high": None, "null": guessed, "bound": None}
-    network = group.loc[right.index].get("network")
+    network = group.loc[right.index, "network"]
     share, low, high = shared(right.to_numpy(), np.arange(len(right)), network=network)
     return {"right": share, "low": low, "high": high, "null": guessed, "bound": None}
 

@@ -35,7 +35,7 @@ def table_fields(group: pd.DataFrame) -> dict[str, float | None]:
         mean = mean_interval(by_batch, network=_network_of(group))
         found |= dict(zip(FEATURES.ends, mean, strict=True))
         share = proportion(
-            group[RECORDS.column].fillna(0.0).to_numpy(), group["batch"].to_numpy(), network=group.get("network")
+            group[RECORDS.column].fillna(0.0).to_numpy(), group["batch"].to_numpy(), network=group["network"]
         )
         found |= dict(zip(RECORDS.ends, share, strict=True))
     return found | {name: float(group[name].mean()) for name in names}
@@ -56,7 +56,7 @@ def comes_back(group: pd.DataFrame) -> bool:
     network = _network_of(group)
     if len(above[0]) > 1 and all(difference_interval(gain, network=network)[1] > 0 for gain in above):
         return True
-    share, low, _ = proportion(match.to_numpy(), batch, network=group.get("network"))
+    share, low, _ = proportion(match.to_numpy(), batch, network=group["network"])
     guessed = max(float(group[f"{who}_{RECORDS.name}"].mean()) for who in GUESSES)
     return low > guessed and share > proportion(group[RECORDS.baseline].to_numpy(), batch)[2]
 
@@ -67,6 +67,6 @@ def table_notes(key: str, tap: Tap) -> dict[str, str]:
     return {f"taps.{key}.{name}": reason for name in TABLE_COLUMNS if tap.value(name) is None}
 
 
-def _network_of(group: pd.DataFrame) -> pd.Series | None:
-    """Return the network of each batch, in the order of the batches; None for one network."""
-    return group.groupby("batch")["network"].first() if "network" in group else None
+def _network_of(group: pd.DataFrame) -> pd.Series:
+    """Return the network of each batch, in the order of the batches."""
+    return group.groupby("batch")["network"].first()

@@ -38,7 +38,7 @@ def tap_summary(group: pd.DataFrame, seconds: float, setup: Setup | None = None)
         seconds: Duration of the attack.
         setup: How the rows were measured; None for the weakest evidence.
     """
-    network = group.get("network")
+    network = group["network"]
     asr, low, high = proportion(group["success"].to_numpy(), group["batch"].to_numpy(), network=network)
     _, exact_low, exact_high = exact(group["success"].to_numpy(), group["batch"].to_numpy(), network=network)
     # The baseline guess does not see the network.
@@ -104,7 +104,7 @@ def _recognised(group: pd.DataFrame) -> dict[str, float | int | None]:
     fields = RECOGNISED.ends
     if RECOGNISED.baseline not in group or group[RECOGNISED.baseline].isna().any():
         return dict.fromkeys((*fields, RECOGNISED.baseline, "gallery"))
-    batch, network = group["batch"].to_numpy(), group.get("network")
+    batch, network = group["batch"].to_numpy(), group["network"]
     ranks_only = group[RECOGNISED.column].isna().any()
     found = (
         (None, None, None) if ranks_only else proportion(group[RECOGNISED.column].to_numpy(), batch, network=network)

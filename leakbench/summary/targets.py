@@ -29,7 +29,7 @@ def target_fields(group: pd.DataFrame) -> dict[str, float | None]:
         return dict.fromkeys(TARGET_ERROR.ends) | null
     inferred = group[TARGET_ERROR.name].replace(math.inf, math.nan)
     values = inferred.fillna(group[TARGET_ERROR.baseline])
-    of_batch = group.groupby("batch")["network"].first() if "network" in group else None
+    of_batch = group.groupby("batch")["network"].first()
     of_batches = values.groupby(group["batch"]).mean()
     if max(values.max(), group[TARGET_ERROR.baseline].max()) <= 1:
         ends = mean_interval(of_batches, network=of_batch)

@@ -36,8 +36,8 @@ def text_fields(group: pd.DataFrame) -> dict[str, float | None]:
     found |= {name: float(group[name].median() if name in medians else group[name].mean()) for name in GUESSES}
     if (group["failure_reason"] == RANKS_ONLY).all():
         return found
-    batch, network = group["batch"], group.get("network")
-    of_batch = None if network is None else group.groupby("batch")["network"].first()
+    batch, network = group["batch"], group["network"]
+    of_batch = group.groupby("batch")["network"].first()
     for rate in OF_TEXTS:
         values = group[rate.column].fillna(0.0)
         if rate.counted:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from resealed import reseal
 from rich.console import Console
 from safetensors.torch import save_file
 
@@ -24,6 +25,7 @@ from leakbench.report.gallery import shown_size, shrinks
 from leakbench.report.page import core_table
 from leakbench.report.plots import gallery_plot
 from leakbench.report.words import batches, factors, made_of
+from leakbench.storage.rows_file import write_rows
 from leakbench.storage.store import checksum
 from leakbench.storage.summary import Summary, Tap
 
@@ -70,7 +72,7 @@ def rows_of(points: tuple[tuple[str, int], ...], victims: int) -> pd.DataFrame:
     rows = [
         {"tap": tap.partition("@")[0], "round": int(tap.partition("@")[2] or 0), "victim": v, "batch": v, "member": m,
          "failure": v == 3, "failure_reason": "the search diverged" if v == 3 else "",
-         "rmse": np.nan if v == 3 else 0.0123 + 0.1 * v, "success": v == 0, "eta": 0.1319, "null_rmse": 0.18,
+         "rmse": np.nan if v == 3 else 0.0123 + 0.1 * v, "success": v == 0, "network": 0, "eta": 0.1319, "null_rmse": 0.18,
          "null_success": False, "example": v, "label": v, "label_guess": v, "candidates": 1000, "identified": 1.0}
         for tap, members in points for v in range(victims) for m in range(members)
     ]  # fmt: skip
@@ -87,17 +89,18 @@ def run_folder(
     summary = summary or summary_of()
     points = tuple((name, tap["batch"]) for name, tap in summary["taps"].items())
     manifest = {
-        "schema": 1, "hash": "ab12" * 16, "seed": 3, "device": "cpu", "command": "leakbench run --attack cpl",
+        "hash": "ab12" * 16, "seed": 3, "device": "cpu", "command": "leakbench run --attack cpl",
         "complete": True, "cell": summary["cell"],
         "versions": {"leakbench": "0.1.0", "torch": "2.15"}, "settings": {"victims": victims},
         "recipes": {"attack": {"title": "CPL"}, "defense": {"title": "Fed-CDP"}, "dataset": {"title": "faces"}},
         "summary": summary, "phases": {"attack type-2": 12.5}, "files": {"model.safetensors": "c0ffee"},
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    rows_of(points, victims).to_parquet(folder / "rows.parquet", index=False)
+    write_rows(folder / "rows.parquet", rows_of(points, victims))
     columns = ("round", "accuracy", "loss", "between_client_variance", "update_scale")
-    pd.DataFrame([[r, 0.5 + 0.1 * r, 1.0, np.nan, 0.3] for r in range(rounds)], columns=columns).to_parquet(
-        folder / "rounds.parquet", index=False
+    write_rows(
+        folder / "rounds.parquet",
+        pd.DataFrame([[r, 0.5 + 0.1 * r, 1.0, np.nan, 0.3] for r in range(rounds)], columns=columns),
     )
     tensors = {}
     for name, members in points:
@@ -109,7 +112,7 @@ def run_folder(
     save_file(tensors, folder / "reconstructions.safetensors")
     for name in ("rows.parquet", "rounds.parquet", "reconstructions.safetensors"):
         manifest["files"][name] = checksum(folder / name)  # type: ignore[index]
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    reseal(folder, manifest)
     return folder
 
 
@@ -129,9 +132,9 @@ def at_noise(folder: Path, multiplier: float, asr: float) -> Path:
     manifest["hash"] = f"{int(100 * multiplier):064d}"
     rows = pd.read_parquet(folder / "rows.parquet")
     rows["rmse"] = rows["rmse"] * (1 + multiplier)
-    rows.to_parquet(folder / "rows.parquet", index=False)
+    write_rows(folder / "rows.parquet", rows)
     manifest["files"]["rows.parquet"] = checksum(folder / "rows.parquet")
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    reseal(folder, manifest)
     return folder
 
 
@@ -366,16 +369,15 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, harm: st
 def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     rows = pd.read_parquet(folder / "rows.parquet")
-    rows.assign(rmse=0.0, success=True).to_parquet(folder / "rows.parquet", index=False)
+    write_rows(folder / "rows.parquet", rows.assign(rmse=0.0, success=True))
     with pytest.raises(InputError, match=r"rows\.parquet: is not what the run wrote"):
         write_report(folder)
 
 
 def test_a_run_without_a_summary_is_refused(tmp_path: Path) -> None:
-    path = run_folder(tmp_path) / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads((run_folder(tmp_path) / "manifest.json").read_text())
     del manifest["summary"]
-    path.write_text(json.dumps(manifest))
+    reseal(tmp_path, manifest)
     with pytest.raises(InputError, match="not finished; run the same command again to resume"):
         write_report(tmp_path)
 
@@ -477,8 +479,19 @@ def test_warnings_need_verbose() -> None:
 
 def test_the_terminal_table_without_values() -> None:
     summary = summary_of()
+    whole = (
+        "round",
+        "batch",
+        "victims",
+        "networks",
+        "observations",
+        "clients",
+        "local_iterations",
+        "local_batch",
+        "verdict",
+    )
     for tap in summary["taps"].values():
-        tap.update({name: None for name in tap if name not in ("round", "batch", "verdict")})
+        tap.update({name: None for name in tap if name not in whole})
     summary.update(accuracy=None)
     del summary["epsilon"]
     assert "accuracy n/a after 2 rounds" in printed(summary, 120)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from resealed import reseal
 from safetensors.numpy import load_file, save_file
 
 from leakbench.auditing.verdict import Audit
@@ -25,6 +26,7 @@ from leakbench.report.levels import noise_of
 from leakbench.report.plots import LINES as LINES_OF_FIGURES
 from leakbench.report.plots import TOKENS, Plot, _sentence, gallery_plot
 from leakbench.report.rows import LINES, victims
+from leakbench.storage.rows_file import write_rows
 from leakbench.storage.store import checksum
 from tests.report.test_report import POINTS, at_noise, rows_of, run_folder, summary_of
 
@@ -33,8 +35,7 @@ FOUND = Audit(True, 3.46, 6.0, True, 0.5537, 0.7474, 0.5618, 1.025, 0.95, 1000, 
 
 def changed(folder: Path, **fields: Any) -> Path:
     """Change fields of a run's manifest."""
-    path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    reseal(folder, json.loads((folder / "manifest.json").read_text()) | fields)
     return folder
 
 
@@ -58,7 +59,7 @@ def of_texts(folder: Path, answer: int) -> Path:
     """Change a run to one on sentences of two tokens: token 1, and token `answer` where the original has token 2."""
     rows = pd.read_parquet(folder / "rows.parquet")
     rows = rows.assign(edit_distance=rows["rmse"], null_edit_distance=0.9, rmse=np.nan, null_rmse=np.nan)
-    rows.to_parquet(folder / "rows.parquet", index=False)
+    write_rows(folder / "rows.parquet", rows)
     arrays = load_file(folder / "reconstructions.safetensors")
     for name, array in arrays.items():
         last = 2.0 if name.endswith(".truth") else float(answer)
@@ -115,7 +116,7 @@ def test_incomparable_runs_are_refused(tmp_path: Path, harm: dict[str, Any], sai
     if harm.get("summary", 0) is None:
         manifest = json.loads((two / "manifest.json").read_text())
         del manifest["summary"]
-        (two / "manifest.json").write_text(json.dumps(manifest))
+        reseal(two, manifest)
     with pytest.raises(InputError, match=said):
         write_together([one, two])
     assert not list(tmp_path.glob("*.html"))
@@ -272,11 +273,9 @@ def test_a_comparison_starts_with_the_change_of_each_leakage_point(tmp_path: Pat
         manifest = json.loads((folder / "manifest.json").read_text())
         run_folder(folder, victims=20)
         rows = pd.read_parquet(folder / "rows.parquet").assign(failure=False, rmse=0.1 + noise / 10, success=not noise)
-        rows.to_parquet(folder / "rows.parquet", index=False)
+        write_rows(folder / "rows.parquet", rows)
         files = json.loads((folder / "manifest.json").read_text())["files"]
-        (folder / "manifest.json").write_text(
-            json.dumps(manifest | {"files": files | {"rows.parquet": checksum(folder / "rows.parquet")}})
-        )
+        reseal(folder, manifest | {"files": files | {"rows.parquet": checksum(folder / "rows.parquet")}})
         runs.append(folder)
     page = write_together(runs).read_text()
     heading = page[page.index("<h1") : page.index("</h1>")]

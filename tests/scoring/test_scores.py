@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from made_rows import make_rows
 from torch import Tensor
 
 from leakbench.attack.null.pictures import NullAttack
@@ -226,15 +227,7 @@ def test_a_batch_is_one_trial() -> None:
 
 def table(**changes: object) -> pd.DataFrame:
     """Return rows of 20 victims far from the truth and never identified; the baseline is closer for half of them."""
-    n = 20
-    plain = {
-        "tap": "type-2", "round": 0, "victim": range(n), "batch": range(n), "member": 0, "label": 0, "label_guess": 1,
-        "failure": False, "failure_reason": "", "rmse": 0.3, "psnr": 10.0, "ssim": 0.1, "lpips": np.nan, "success": False,
-        "eta": 0.1, "null_rmse": [0.2] * 10 + [0.4] * 10, "null_success": False, "identified": 0.0, "candidates": 1000,
-        "label_ranked": 0.0, "iterations": 9, "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan,
-        "doubts": "",
-    }  # fmt: skip
-    return pd.DataFrame({**plain, **changes})
+    return make_rows(20, **{"tap": "type-2", "rmse": 0.3, "null_rmse": [0.2] * 10 + [0.4] * 10, **changes})
 
 
 @pytest.mark.parametrize(

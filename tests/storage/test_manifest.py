@@ -16,7 +16,7 @@ from leakbench.storage.manifest_file import read_manifest
 @pytest.mark.parametrize("wrong", [{"warnings": [1] * 50_000}, {"notes": {str(n): 1 for n in range(50_000)}}])
 def test_many_wrong_values_are_counted_and_not_listed(tmp_path: Path, wrong: dict[str, Any]) -> None:
     """Listing 50,000 errors would take three seconds on a fast machine, and a gigabyte for a million."""
-    (tmp_path / "manifest.json").write_text(json.dumps({"schema": 1, "files": {}, "summary": wrong}), encoding="utf-8")
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema": 2, "files": {}, "summary": wrong}), encoding="utf-8")
     began = time.process_time()
     with pytest.raises(DamagedError, match="50,000 of its values have other types than a run writes") as refused:
         read_manifest(tmp_path)

@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 import leakbench
-from leakbench.cell import LATER_OF_FEDERATION, USUAL
-from leakbench.gate.baseline import changed
 from leakbench.report.words import training
 from leakbench.storage.summary import Summary
 
@@ -47,12 +45,3 @@ def test_the_line_of_the_training_names_each_setting(fields: dict[str, object], 
     line = training(Summary.of(plain | fields))
     assert line.split(" | ")[3:] == [words]
     assert words not in training(Summary.of(plain))
-
-
-def test_a_baseline_without_a_setting_had_its_default() -> None:
-    """A gate names each setting in which a run differs from a baseline of before there was the setting."""
-    now = {f"federation.{name}": USUAL[name] for name in LATER_OF_FEDERATION}
-    assert changed(now, {}) == {}
-    for name, value in (CHANGED | {"client_optimizer": "adam"}).items():
-        assert list(changed(now | {f"federation.{name}": value}, {})) == [f"federation.{name}"]
-    assert set(CHANGED) | {"client_optimizer"} == set(LATER_OF_FEDERATION)

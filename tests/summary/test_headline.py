@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from made_rows import make_rows
 
 from leakbench.auditing.verdict import Audit
 from leakbench.core.verdict_words import VERDICTS
@@ -36,15 +37,7 @@ PLANNED = Federation(rounds=5, batch=2, examples_per_client=4)
 
 def rows(victims: int = 100, batch: int = 1, networks: int = 5, **changes: Any) -> pd.DataFrame:
     """Return rows of an attack on images that finds nothing, one for each example."""
-    which = np.repeat(np.arange(victims), batch)
-    plain = {
-        "tap": "type-1", "round": 0, "victim": which, "batch": which, "member": np.tile(np.arange(batch), victims),
-        "network": which % networks, "label": 0, "label_guess": 1, "failure": False, "failure_reason": "", "rmse": 0.5,
-        "psnr": 10.0, "ssim": 0.1, "lpips": np.nan, "success": False, "eta": 0.1, "null_rmse": 0.4, "null_success": False,
-        "identified": 0.0, "candidates": 1000, "label_ranked": 0.0, "iterations": 9, "iterations_to_success": np.nan,
-        "evaluations": 9, "evaluations_to_success": np.nan, "doubts": "",
-    }  # fmt: skip
-    return pd.DataFrame({**plain, **changes})
+    return make_rows(victims, batch, networks, **{"identified": 0.0, "label_ranked": 0.0, **changes})
 
 
 def first(count: int, value: Any = True, other: Any = False, of: int = 100) -> list[Any]:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from made_rows import make_rows
 
 from leakbench.attack import doubts as attack_doubts
 from leakbench.cell import Request, resolve_cell
@@ -15,42 +16,28 @@ from leakbench.summary.tap import tap_summary
 from leakbench.summary.warnings import WORDS, warnings
 
 
-def table(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
-    """Return rows of an attack without success within eta, without identification and without labels."""
-    which, member = np.repeat(np.arange(victims), members), np.tile(np.arange(members), victims)
-    plain = {
-        "tap": "type-1", "round": 0, "victim": which, "batch": which, "member": member, "label": 0, "label_guess": 1,
-        "failure": False, "failure_reason": "", "rmse": 0.5, "psnr": 10.0, "ssim": 0.1, "lpips": np.nan,
-        "success": False, "eta": 0.1, "null_rmse": 0.4, "null_success": False,
-        "identified": np.where(member == 0, 0.0, np.nan), "label_ranked": np.where(member == 0, 0.0, np.nan),
-        "candidates": 1000, "iterations": 9,
-        "iterations_to_success": np.nan, "evaluations": 9, "evaluations_to_success": np.nan, "doubts": "",
-    }  # fmt: skip
-    return pd.DataFrame({**plain, **changes})
-
-
 @pytest.mark.parametrize(
     ("right", "guessed", "above"),
     [(3, 2, 0.5), (4, 2, 1.0), (2, 2, 0.0), (1, 2, -0.5), (3, 0, 0.75), (4, 4, None)],
 )
 def test_asr_above_baseline_is_relative_to_the_remaining_share(right: int, guessed: int, above: float | None) -> None:
     """For four: (asr - baseline) / (1 - baseline), as a kappa; no value if the baseline has 1."""
-    rows = table(4, success=np.arange(4) < right, null_success=np.arange(4) < guessed)
+    rows = make_rows(4, success=np.arange(4) < right, null_success=np.arange(4) < guessed)
     assert tap_summary(rows, 0.0).asr_above_null == (None if above is None else pytest.approx(above))
 
 
 def test_precision_counts_existing_reconstructions() -> None:
     """One right of two reconstructions, two missing: precision .5 and ASR .25. Without a reconstruction, no precision."""
-    rows = table(4, success=[True, False, False, False], failure=[False, False, True, True])
+    rows = make_rows(4, success=[True, False, False, False], failure=[False, False, True, True])
     found = tap_summary(rows, 0.0)
     assert (found.precision, found.asr) == (0.5, 0.25)
-    assert tap_summary(table(4, failure=True, rmse=np.nan), 0.0).precision is None
+    assert tap_summary(make_rows(4, failure=True, rmse=np.nan), 0.0).precision is None
 
 
 def test_the_exact_interval_counts_batches() -> None:
     """Zero or only successes in five batches of four: Clopper and Pearson's limits for five trials."""
     edge = 0.025 ** (1 / 5)
-    none, all_ = (tap_summary(table(5, 4, success=success), 0.0) for success in (False, True))
+    none, all_ = (tap_summary(make_rows(5, 4, success=success), 0.0) for success in (False, True))
     assert (none.asr_exact_low, none.asr_exact_high) == pytest.approx((0.0, 1 - edge))
     assert (all_.asr_exact_low, all_.asr_exact_high) == pytest.approx((edge, 1.0))
 
@@ -58,21 +45,21 @@ def test_the_exact_interval_counts_batches() -> None:
 def test_label_accuracy_is_over_all_examples() -> None:
     """A label without an input counts, and a wrong label of a failed search too: two of four, and not two of two."""
     lost = np.array([False, False, True, True])
-    assert tap_summary(table(4, failure=lost, label_guess=lost.astype(int)), 0.0).label_accuracy == 0.5
-    assert tap_summary(table(4, failure=lost, label_guess=(~lost).astype(int)), 0.0).label_accuracy == 0.5
+    assert tap_summary(make_rows(4, failure=lost, label_guess=lost.astype(int)), 0.0).label_accuracy == 0.5
+    assert tap_summary(make_rows(4, failure=lost, label_guess=(~lost).astype(int)), 0.0).label_accuracy == 0.5
 
 
 def test_identification_below_chance_is_not_a_leak() -> None:
     """None of 40 if half are expected: far from chance, but on the harmless side."""
-    assert tap_summary(table(40, candidates=2), 0.0).verdict == "inconclusive"
-    assert tap_summary(table(40, candidates=2, identified=1.0), 0.0).verdict == "identifies"
+    assert tap_summary(make_rows(40, candidates=2), 0.0).verdict == "inconclusive"
+    assert tap_summary(make_rows(40, candidates=2, identified=1.0), 0.0).verdict == "identifies"
 
 
 def test_labels_are_ranked_among_the_victims_whose_class_is_public() -> None:
     """Right for 1 of 2; two others have classes missing in public data: .5 of two. Without any, value and interval are missing."""
-    found = tap_summary(table(4, label_ranked=[1.0, 0.0, np.nan, np.nan]), 0.0)
+    found = tap_summary(make_rows(4, label_ranked=[1.0, 0.0, np.nan, np.nan]), 0.0)
     assert (found.label_ranked, found.label_ranked_low, found.label_ranked_high) == (0.5, *wilson(1, 2))
-    none = tap_summary(table(4, label_ranked=np.nan), 0.0)
+    none = tap_summary(make_rows(4, label_ranked=np.nan), 0.0)
     assert {none.value(f"label_ranked{end}") for end in ("", "_low", "_high")} == {None}
 
 
@@ -80,7 +67,7 @@ def of_people(victims: int, members: int = 1, **changes: Any) -> pd.DataFrame:
     """Return rows far from the truth by RMSE, with features as right as the baseline's; a random guess is worse."""
     guessed = {"feature_accuracy": 0.6, "null_feature_accuracy": 0.6, "random_feature_accuracy": 0.5}
     none = dict.fromkeys(("record_match", "null_record_match", "random_record_match"), 0.0)
-    return table(victims, members, **{**guessed, **none, **changes})
+    return make_rows(victims, members, **{**guessed, **none, **changes})
 
 
 @pytest.mark.parametrize(
@@ -139,7 +126,7 @@ def test_right_records_are_counted_by_batch() -> None:
 def test_each_doubt_is_counted() -> None:
     """Two doubts, of 20 and of 19 of 40 victims; a victim with several counts for one of them."""
     doubts = np.where(np.arange(40) < 1, "a", np.where(np.arange(40) < 20, "a; b", ""))
-    assert tap_summary(table(40, doubts=doubts), 0.0).doubts == {"a": 20, "b": 19}
+    assert tap_summary(make_rows(40, doubts=doubts), 0.0).doubts == {"a": 20, "b": 19}
 
 
 def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
@@ -147,7 +134,7 @@ def test_a_doubt_is_a_key_in_rows_and_a_sentence_in_a_warning() -> None:
     keys = {getattr(attack_doubts, name) for name in attack_doubts.__all__ if name.isupper()}
     assert keys == set(WORDS)
     assert all(key.isidentifier() for key in keys)
-    found = tap_summary(table(4, candidates=2, identified=0.0, doubts="unchecked; of mine; stuck"), 0.0).doubts
+    found = tap_summary(make_rows(4, candidates=2, identified=0.0, doubts="unchecked; of mine; stuck"), 0.0).doubts
     assert list(found.items()) == [("stuck", 4), ("unchecked", 4), ("of mine", 4)]
     some = resolve_cell(Request(attack="autoleak", dataset="digits", taps=("type-2",)), None)
     said = warnings(some, {"type-2": Tap(doubts=found, victims=4)}, pd.DataFrame({"round": [0], "loss": [0.5]}))

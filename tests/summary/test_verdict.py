@@ -15,6 +15,7 @@ import pytest
 from command_line import called
 from hypothesis import given
 from hypothesis import strategies as st
+from made_rows import make_rows
 
 from leakbench.cell import Request, resolve_cell
 from leakbench.core.verdict_words import VERDICTS, resilient
@@ -36,15 +37,7 @@ SIZES = st.integers(100, 10_000)
 
 def rows(victims: int = 100, networks: int = 5, **changes: Any) -> pd.DataFrame:
     """Return rows of an attack that finds nothing: no success, farther than the baseline guess, no victim identified."""
-    which = np.arange(victims)
-    plain = {
-        "tap": "type-1", "round": 0, "victim": which, "batch": which, "member": 0, "network": which % networks,
-        "label": 0, "label_guess": 1, "failure": False, "failure_reason": "", "rmse": 0.5, "psnr": 10.0, "ssim": 0.1,
-        "lpips": np.nan, "success": False, "eta": 0.1, "null_rmse": 0.4, "null_success": False, "identified": 0.0,
-        "candidates": 1000, "label_ranked": 0.0, "iterations": 9, "iterations_to_success": np.nan, "evaluations": 9,
-        "evaluations_to_success": np.nan, "doubts": "",
-    }  # fmt: skip
-    return pd.DataFrame({**plain, **changes})
+    return make_rows(victims, networks=networks, **changes)
 
 
 def first(count: int, value: Any = True, other: Any = False, of: int = 100) -> list[Any]:
