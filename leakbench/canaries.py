@@ -11,6 +11,7 @@ import csv
 import dataclasses
 import math
 import secrets
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -152,7 +153,10 @@ def audit(
             with probability 1/2.
     """
     try:
-        scores, included = (each.detach().cpu() if isinstance(each, Tensor) else each for each in (scores, included))
+        scores, included = (
+            plain_tensor("canaries", name, each).cpu() if isinstance(each, Tensor | np.ndarray) else each
+            for name, each in (("scores", scores), ("included", included))
+        )
         scores, included = np.asarray(scores, dtype=np.float64), np.asarray(included, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(
@@ -193,6 +197,7 @@ class GradientCanaries:
         releases: Number of releases so far.
         probed: Number of them that `leakbench.probe` scored.
         moved: Names of the parameters that moved in the step that the probe scored last.
+        lost: Number of releases in which a canary's place is not finite.
     """
 
     directions: Canaries
@@ -202,6 +207,7 @@ class GradientCanaries:
     releases: int = 0
     probed: int = 0
     moved: set[str] = field(default_factory=set)
+    lost: int = 0
 
     def __post_init__(self) -> None:
         self.scores = torch.zeros(len(self.directions.included), dtype=torch.float64)
@@ -226,6 +232,11 @@ class GradientCanaries:
             InputError: For parameters of other names or shapes than those of the canaries.
         """
         given = {n: plain_tensor("canaries", n, g) for n, g in grads.items() if g is not None}
+        counts = {n: len(g) for n, g in given.items() if g.dim()}
+        if len(set(counts.values())) > 1:
+            raise InputError(f"canaries: got {counts}, expected a gradient of each example for each parameter")
+        if whole := next((n for n, g in given.items() if not g.is_floating_point()), None):
+            raise InputError(f"canaries: {whole!r} has numbers of type {given[whole].dtype}, expected floating ones")
         rng = generator(self.directions.seed, "canary participation", self.steps)
         uses = torch.rand(len(self.included), generator=rng) < self.rate
         ids = (uses & self.included).nonzero()[:, 0]
@@ -264,6 +275,7 @@ class GradientCanaries:
         # A training without a clip diverges. Its last releases say nothing, and the ones before show the canaries.
         self.scores = self.scores + torch.nan_to_num(products, nan=0.0).clamp(-LARGEST, LARGEST)
         self.releases += 1
+        self.lost += not bool(products.isfinite().all())
 
     def started(self, model: nn.Module) -> None:
         """Check the names and shapes of a model's parameters, for `leakbench.probe`."""
@@ -332,6 +344,12 @@ class GradientCanaries:
         self._check_joined()
         if gaussian and not self.steps and self.rate < 1:
             raise InputError("gaussian: got True, but the number of steps is not known without `join`; expected False")
+        if self.lost:
+            warnings.warn(
+                f"canaries: {self.lost} of {self.releases} releases were not finite; NaN says nothing about a canary, so that the"
+                " bound may be too small",
+                stacklevel=3,
+            )
         steps = max(1, self.steps)
         family = Mechanism(family_start(self.rate, steps), self.rate, steps) if gaussian else None
         return audit(
@@ -481,7 +499,13 @@ class ExampleCanaries:
                 if each.shape != (len(y),):
                     raise InputError(f"loss: got shape {tuple(each.shape)}, expected ({len(y)},), one for each example")
                 found.append(each.double().cpu())
-        self.losses.append(torch.nan_to_num(torch.cat(found), nan=0.0).clamp(-LARGEST, LARGEST))
+        each = torch.cat(found)
+        if lost := int(each.isnan().sum()):
+            warnings.warn(
+                f"canaries: {lost} of {len(each)} losses are NaN and count as 0, so that the bound may be too small",
+                stacklevel=3,
+            )
+        self.losses.append(torch.nan_to_num(each, nan=0.0).clamp(-LARGEST, LARGEST))
 
     def _losses(self, model: nn.Module, loss: Loss, x: Tensor, y: Tensor, of_classes: bool) -> Tensor:
         try:
@@ -560,6 +584,8 @@ def examples(
     for name, array in {"inputs": inputs, "labels": labels}.items():
         if array is not None and not array.dim():
             raise InputError(f"{name}: got one number, expected a first axis of canaries")
+    inputs = plain_tensor("canaries", "inputs", inputs)
+    labels = None if labels is None else plain_tensor("canaries", "labels", labels)
     if len(inputs) < FEWEST:
         raise InputError(f"inputs: got {len(inputs)}, expected at least {FEWEST} canaries")
     if (classes is None) == (labels is None):

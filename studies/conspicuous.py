@@ -96,7 +96,7 @@ def fresh(model: str, data: Dataset, number: int) -> Network:
     """Return an honest network at random weights."""
     name, _, trained = model.partition(" ")
     built = build(name, data.shape, data.classes, generator(SEED, "model", number))
-    built = with_trainable(built, trained or ALL, generator(SEED, "trainable", number))
+    built = with_trainable(built, trained or ALL, generator(SEED, "trainable", number), data.shape)
     return Network(built, parameters(built))
 
 

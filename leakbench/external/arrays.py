@@ -30,6 +30,11 @@ PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".npy")
 EXTRA = "_extra_state"
 """Last part of the name of what a module adds to its state dict that need not be a tensor."""
 
+UNREACHED = (
+    "expected an array for each trained parameter: zeros for one that the loss does not reach, or requires_grad_(False) in the"
+    " model"
+)
+
 CONVERT = (
     "convert one you trust: safetensors.torch.save_file(torch.load('{name}', weights_only=True), '{stem}.safetensors')"
 )
@@ -43,8 +48,7 @@ def read_arrays(field: str, path: Path) -> dict[str, Tensor]:
         path: A .safetensors or .npz file.
 
     Raises:
-        InputError: For a file that is missing, damaged or empty, or that contains objects, complex numbers or numbers
-            that are not finite.
+        InputError: For a file that is missing, damaged or empty, or that contains objects or complex numbers.
     """
     if path.suffix in PICKLES:
         hint = CONVERT.format(name=path.name, stem=path.stem)
@@ -78,12 +82,7 @@ def _npz(path: Path) -> dict[str, Tensor]:
 def _checked(field: str, path: Path, name: str, array: Tensor) -> Tensor:
     if array.is_complex():
         raise InputError(f"{field}: {path}: {name!r} has complex numbers, expected real ones")
-    if not array.is_floating_point():
-        return array
-    array = array.float()
-    if not bool(array.isfinite().all()):
-        raise InputError(f"{field}: {path}: {name!r} has numbers that are not finite")
-    return array
+    return array.float() if array.is_floating_point() else array
 
 
 def named_arrays(field: str, model: nn.Module, arrays: Mapping[Any, Any]) -> dict[str, Tensor | None]:
@@ -161,7 +160,7 @@ def as_parameters(field: str, model: nn.Module, arrays: Named) -> Parameters:
         array = found.get(name)
         if array is None:
             others = {n: tuple(a.shape) for n, a in found.items() if n not in state and a is not None}
-            near = _near(name, shape, others, "expected an array for each trained parameter")
+            near = _near(name, shape, others, UNREACHED)
             what = "is None" if name in found else f"is missing{near}"
             raise InputError(f"{field}: the model's parameter {name!r} {shape} {what}")
         got = tuple(array.shape)
@@ -188,7 +187,7 @@ def as_state(field: str, model: nn.Module, arrays: Named) -> Parameters:
     """Return {name: array} of the model's buffers and untrained parameters, from the arrays or else from the model.
 
     Raises:
-        InputError: For another shape, and as `named_arrays`.
+        InputError: For another shape, for numbers that are not finite where the model's own are, and as `named_arrays`.
     """
     given = named_arrays(field, model, arrays)
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
@@ -202,6 +201,9 @@ def as_state(field: str, model: nn.Module, arrays: Named) -> Parameters:
                 f"{field}: {name!r} has the shape {tuple(array.shape)}, the model's {kind} {tuple(tensor.shape)}"
             )
         found[name] = array.detach().cpu().to(tensor.dtype).clone()
+        # A mask of attention may have infinite numbers.
+        if bool((tensor.cpu().isfinite() & ~found[name].isfinite()).any()):
+            raise InputError(f"{field}: {name!r} has numbers that are not finite, where the model's own are")
     return found
 
 

@@ -136,7 +136,8 @@ def record_batch(batches: ObservedBatches, x: Tensor, y: Tensor, model: nn.Modul
         loss_fn = None if hasattr(model, "disable_hooks") else loss_fn
         model = unwrapped_model(model)
         with differentiated():
-            inputs, labels = x.detach().cpu().clone(), _classes(y.detach().cpu().clone())
+            inputs, labels = (plain_tensor("probe", n, t).cpu().clone() for n, t in (("x", x), ("y", y)))
+            labels = _classes(labels)
             if not batches.inputs:
                 batches.names = {id(p): name for name, p in model.named_parameters()}
                 batches.mode = mode_of(model)

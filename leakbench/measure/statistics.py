@@ -142,16 +142,15 @@ def networks_limit(share: float, networks: int, confidence: float = 0.95) -> flo
 
 
 def exact_low(success: Values, cluster: Values, confidence: float = 0.95, *, network: Values | None = None) -> float:
-    """Return the exact lower limit of a share, for which no luck of few trials passes as evidence.
+    """Return the exact lower limit of a share, for which no luck of few trials passes as evidence; 0 for no trials.
+
+    Clopper and Pearson's limit (Biometrika 26, 1934) at the effective sample size (Korn and Graubard 1998). Wilson's is too high
+    near 0, where a single success of 10 would refute a share of .0179 that gives one in every sixth.
 
     Args:
         success: (n,) in [0, 1], NaN a failure.
-        cluster: (n,) as in `proportion`. Clopper and Pearson's limit (Biometrika 26, 1934) at the effective sample size (Korn and
-            Graubard 1998); Wilson's is too high near 0, where a single success of 10 would refute a share of .0179 that gives one
-            in every sixth. 0 for no trials.
-        network: (n,) as in `proportion`. Clopper and Pearson's limit (Biometrika 26, 1934) at the effective sample size (Korn and
-            Graubard 1998); Wilson's is too high near 0, where a single success of 10 would refute a share of .0179 that gives one
-            in every sixth. 0 for no trials.
+        cluster: (n,) as in `proportion`.
+        network: (n,) as in `proportion`.
     """
     outcome = np.nan_to_num(_floats(success), nan=0.0)
     sums, sizes = _by_cluster(outcome, cluster)

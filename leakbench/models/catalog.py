@@ -177,7 +177,7 @@ def build(
     if external is not None and rule is not None:
         external.check_init(model, init)
     if rule is None:
-        return with_trainable(model, trainable, rng, (field, shown(name)), shape).eval()
+        return with_trainable(model, trainable, rng, shape, (field, shown(name))).eval()
     if folder is None or not folder.trained:
         initialise(model, rule, rng)
     elif isinstance(model, NextToken):
@@ -185,7 +185,7 @@ def build(
             folder.load_head(model.head)
     elif isinstance(model, LanguageModel):
         initialise(model.classifier, rule, rng)
-    return with_trainable(model, trainable, rng, (field, shown(name)), shape).eval()
+    return with_trainable(model, trainable, rng, shape, (field, shown(name))).eval()
 
 
 def _with_heads(made: Architecture, shape: Shape, heads: Heads) -> nn.Module:

@@ -41,7 +41,6 @@ from leakbench.models.conversion import (
     unwrapped_model,
 )
 from leakbench.models.folder import FOLDER, TYPES, checksum_of
-from leakbench.models.layers import with_shape
 from leakbench.models.shapes import Shape
 
 __all__ = ["ExternalNetwork", "first_weights"]
@@ -208,7 +207,7 @@ class ExternalNetwork:
         with failing_as(f"{field}: the gradient of {self.builder!r} cannot be computed and differentiated"):
             _differentiate(model, x)
         order_layers(model, x)
-        return with_shape(model, shape)
+        return model
 
     def check_init(self, model: nn.Module, init: str) -> None:
         """Raise InputError for an initialisation other than `default` if there are weights, or a layer has no rule.

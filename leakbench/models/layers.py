@@ -27,18 +27,13 @@ from leakbench.models.language import LanguageModel
 __all__ = [
     "Classifier",
     "answers_with",
-    "begins_linear",
     "classifier_of",
     "entering",
     "first_layer",
     "last_layer",
     "order_of_use",
     "uses_of",
-    "with_shape",
 ]
-
-SHAPE = "leakbench_shape"
-"""Attribute of a network that has the shape of its inputs, see `with_shape`."""
 
 PROBES = 2
 """Number of random inputs on which a network runs."""
@@ -51,12 +46,6 @@ SAME = 1e-3
 
 NEGATIVE = -1e-6
 """Feature below which the features of a classifier count as negative."""
-
-
-def with_shape(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """Set the shape (*s) of a network's inputs, with which its layers are found, and return the network."""
-    setattr(model, SHAPE, shape)
-    return model
 
 
 @dataclass(frozen=True)
@@ -156,24 +145,16 @@ def _agreeing(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     return one if bool((one - other).norm() <= SAME * one.norm()) else None
 
 
-def begins_linear(model: nn.Module, shape: tuple[int, ...] | None = None) -> bool:
-    """Return whether the first layer of a network, other than a flattening, is linear with a bias; see `first_layer`."""
-    return first_layer(model, shape) is not None
-
-
-def first_layer(model: nn.Module, shape: tuple[int, ...] | None = None) -> str | None:
+def first_layer(model: nn.Module, shape: tuple[int, ...]) -> str | None:
     """Return the prefix of the parameters of the trained linear layer, with a trained bias, that reads the input unchanged.
 
     The input may be flattened. The result is None if other parameters are used first, or if the layer runs several times.
 
     Args:
         model: The network; it does not change.
-        shape: Shape (*s) of one input; None for that of `with_shape`, or without it for the order of registration.
+        shape: Shape (*s) of one input.
     """
-    shape = getattr(model, SHAPE, None) if shape is None else shape
-    if isinstance(model, LanguageModel):
-        return None
-    return _registered_first(model) if shape is None else _first(_Key.of(model, shape))
+    return None if isinstance(model, LanguageModel) else _first(_Key.of(model, shape))
 
 
 @lru_cache(maxsize=4)
@@ -191,28 +172,17 @@ def _first(key: _Key) -> str | None:
     return None
 
 
-def _registered_first(model: nn.Module) -> str | None:
-    for name, module in model.named_modules():
-        if next(module.children(), None) is not None or isinstance(module, nn.Flatten | nn.Identity):
-            continue
-        if not (isinstance(module, nn.Linear) and module.bias is not None and module.weight.requires_grad):
-            return None
-        return (f"{name}." if name else "") if module.bias.requires_grad else None
-    return None
-
-
-def last_layer(model: nn.Module, shape: tuple[int, ...] | None = None) -> str | None:
+def last_layer(model: nn.Module, shape: tuple[int, ...]) -> str | None:
     """Return the prefix of the parameters of the linear layer whose weight is used last; None if another one is.
 
     Args:
         model: The network; it does not change.
-        shape: Shape (*s) of one input; None for that of `with_shape`, or without it for the order of registration.
+        shape: Shape (*s) of one input; the last layer of a language model follows from its order of registration.
     """
-    shape = getattr(model, SHAPE, None) if shape is None else shape
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
         return None
-    if isinstance(model, LanguageModel) or shape is None:
+    if isinstance(model, LanguageModel):
         return f"{linear[-1]}." if linear[-1] else ""
     return _last(_Key.of(model, shape))
 

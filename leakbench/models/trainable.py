@@ -48,8 +48,8 @@ def with_trainable(
     model: nn.Module,
     text: str,
     rng: torch.Generator,
+    shape: tuple[int, ...],
     named: tuple[str, str] | None = None,
-    shape: tuple[int, ...] | None = None,
 ) -> nn.Module:
     """Freeze the parameters that a rule does not train, and return the model.
 
@@ -57,8 +57,8 @@ def with_trainable(
         model: A network at its first weights.
         text: The rule, see `trainable_of`.
         rng: Source of the first weights of LoRA and adapters.
+        shape: Shape of one input, with which the last layer is found.
         named: The option that names the network, and its name, for messages; None if there is none.
-        shape: Shape of one input, with which the last layer is found; None for the order of registration.
 
     Raises:
         InputError: For an unknown rule, or a network without the parts that it names.

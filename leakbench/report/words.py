@@ -82,8 +82,16 @@ def spanned(*ends: float | None) -> str:
 
 
 def over_networks(summary: Summary) -> list[str]:
-    """Return the limits over all networks of the shares near 0 or 1, a sentence for leakage points with the same ones."""
-    return list(dict.fromkeys(filter(None, map(_over_networks, summary.taps.values()))))
+    """Return the limits over all networks of the shares near 0 or 1, a sentence for leakage points with the same ones.
+
+    It names these points, unless all have the same ones.
+    """
+    points: dict[str, list[str]] = {}
+    for name, tap in summary.taps.items():
+        points.setdefault(_over_networks(tap), []).append(point_name(name))
+    if len(points) == 1:
+        return list(filter(None, points))
+    return [f"{listed(names)}: {text[0].lower()}{text[1:]}" for text, names in points.items() if text]
 
 
 def _over_networks(tap: Tap) -> str:

@@ -236,7 +236,8 @@ class Table:
             chance, limit = _chance(str(lines[row["cell"]].given.get("dataset", Request.dataset)))
             if least <= limit:
                 found[str(row["cell"])] = (
-                    f"{COLLAPSED}: accuracy {least:.3f} is not above that of one class for all ({chance:.3f}), and no test is made"
+                    f"{COLLAPSED}: the least accuracy, {least:.3f}, is not significantly above that of one class for all"
+                    f" ({chance:.3f}), and no test is made"
                 )
         return found
 

@@ -104,5 +104,8 @@ def _zeroed(rounds: pd.DataFrame) -> list[str]:
         lost = int(rounds[f"{name}_zeroed"].sum()) if f"{name}_zeroed" in rounds else 0
         if lost:
             verb = "was" if lost == 1 else "were"
-            found.append(f"training: {lost} of {int(rounds[name].sum())} {what} {verb} not finite and counted as zero")
+            found.append(
+                f"training: {lost} of {int(rounds[name].sum())} {what} {verb} not finite and counted as zero; a lower"
+                " --learning-rate may help"
+            )
     return found

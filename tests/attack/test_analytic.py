@@ -22,7 +22,7 @@ from leakbench.defense.transform import Stations
 from leakbench.federated.leakage import leak
 from leakbench.federated.view import View
 from leakbench.models import build, one_hot, parameters
-from leakbench.models.layers import begins_linear
+from leakbench.models.layers import first_layer
 
 
 def seen(model: nn.Module, x: Tensor, y: Tensor, classes: int) -> View:
@@ -112,7 +112,7 @@ def test_networks_and_rows_without_a_closed_form_give_no_reconstruction() -> Non
     ):
         with pytest.raises(InputError, match="does not begin"):
             AnalyticFc()((seen(model, x, y, 3),), ())
-        assert not begins_linear(model)
+        assert first_layer(model, (1, 6, 6)) is None
     view = seen(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), x, y, 3)
     view.update["1.bias"][0] = 0.0
     answer = AnalyticFc()((view,), ())

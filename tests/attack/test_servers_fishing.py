@@ -347,7 +347,7 @@ def test_wrong_input_is_refused():
     dark = Public(PUBLIC.inputs * 0 - 1e9, PUBLIC.labels)
     with pytest.raises(InputError, match="have to sum to more than zero"):
         Fishing()(honest("unbiased"), Public(dark.inputs[:0], dark.labels[:0]), KNOWN, rng)
-    assert last_layer(convolved) is None
+    assert last_layer(convolved, SHAPE) is None
     assert (Fishing().threat, Fishing(public=33).needs.public) == ("malicious parameters", 33)
 
 

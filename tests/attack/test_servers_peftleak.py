@@ -29,7 +29,7 @@ SHAPE, CLASSES, CLOCK, POSITIONS = (3, 16, 16), 3, Clock(0, 0, 1, 1), 16
 def honest(rank: int = 40, depth: int = 3, width: int = 96, shape: tuple[int, int, int] = SHAPE) -> Network:
     torch.manual_seed(0)
     model = vision_transformer("vit", shape, CLASSES, patch=4, width=width, depth=depth, heads=3).double().eval()
-    model = with_trainable(model, f"adapters:r={rank}", generator(0, "adapters"))
+    model = with_trainable(model, f"adapters:r={rank}", generator(0, "adapters"), shape)
     return Network(model, parameters(model))
 
 
@@ -235,7 +235,7 @@ def test_a_patch_with_too_many_values_keeps_its_leading_components():
 def test_wrong_networks_are_refused():
     torch.manual_seed(0)
     head = with_trainable(
-        vision_transformer("vit", SHAPE, CLASSES, patch=4, width=96, depth=3), "head", generator(0, "h")
+        vision_transformer("vit", SHAPE, CLASSES, patch=4, width=96, depth=3), "head", generator(0, "h"), SHAPE
     )
     cnn = build("cnn", SHAPE, CLASSES, generator(0, "m"))
     for model in (head, cnn):

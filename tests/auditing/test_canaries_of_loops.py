@@ -179,8 +179,15 @@ def test_a_diverged_loop_is_audited_from_its_finite_releases() -> None:
     found.score({n: torch.full(p.shape, math.nan) for n, p in LIKE.items()})
     found.score({n: torch.full(p.shape, math.inf) for n, p in LIKE.items()})
     assert bool(found.scores.isfinite().all())
-    clean = found.audit(claim(steps=5), gaussian=True)
+    with pytest.warns(UserWarning, match="2 of 7 releases were not finite"):
+        clean = found.audit(claim(steps=5), gaussian=True)
     assert clean.audit.canaries == 1000
+
+
+def test_losses_that_are_nan_are_counted() -> None:
+    found = canaries.examples(torch.full((20, 2), torch.nan), classes=3, seed=0)
+    with pytest.warns(UserWarning, match="20 of 20 losses are NaN"):
+        found.score(nn.Linear(2, 3))
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")
@@ -279,6 +286,18 @@ def test_the_result_has_the_claim_and_the_verdict() -> None:
         (lambda: canaries.audit(np.zeros(99), np.arange(100) % 2), "scores: got shape"),
         (lambda: canaries.audit(np.zeros(100), np.arange(100) % 2, claimed=math.inf), "claimed: got inf"),
         (lambda: canaries.audit(np.zeros(3), np.zeros(3)), "canaries: got shape"),
+        (lambda: canaries.audit(torch.zeros(20, device="meta"), np.arange(20) % 2), "'scores' is on the meta device"),
+        (lambda: canaries.audit(np.zeros(20) + 1j, np.arange(20) % 2), "'scores' has complex numbers"),
+        (lambda: canaries.examples(torch.zeros(20, 2, device="meta"), classes=2), "'inputs' is on the meta device"),
+        (lambda: canaries.examples(torch.zeros(20, 2, dtype=torch.cfloat), classes=2), "'inputs' has complex numbers"),
+        (
+            lambda: canaries.gradients(LIKE, 50).join({"w": torch.zeros(3, 150, 10).long(), "b": torch.zeros(3, 10)}),
+            "'w' has numbers of type torch.int64",
+        ),
+        (
+            lambda: canaries.gradients(LIKE, 50).join({"w": torch.zeros(3, 150, 10), "b": torch.zeros(4, 10)}),
+            "got .'w': 3, 'b': 4., expected",
+        ),
     ],
 )
 def test_wrong_input_is_refused(wrong, message: str) -> None:

@@ -378,3 +378,36 @@ def test_weights_of_a_file_may_be_tied(kept: str, tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(str(tmp_path))
     found = ExternalNetwork("tied_network:build", tmp_path / "weights.safetensors").made((1, 8, 8), 10)
     assert all(torch.equal(p, q) for p, q in zip(found.parameters(), model.parameters(), strict=True))
+
+
+class Masked(nn.Module):
+    """Attention of the rows of an image with a mask of minus infinity, and running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, 3)
+        self.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(x[:, 0])
+        weights = (h @ h.transpose(1, 2) + self.mask).softmax(-1)
+        return self.head((weights @ h)[:, -1])
+
+
+def test_a_mask_may_have_infinite_numbers_and_other_buffers_may_not(tmp_path: Path) -> None:
+    model, file = Masked(), tmp_path / "before.safetensors"
+    save_file(dict(model.state_dict()), file)
+    assert torch.equal(as_state("before", model, read_arrays("before", file))["mask"], model.mask)
+    bad = {**model.state_dict(), "norm.running_var": torch.full((4,), torch.nan)}
+    with pytest.raises(InputError, match=r"before: 'norm\.running_var' has numbers that are not finite"):
+        as_state("before", model, bad)
+
+
+def test_a_sparse_batch_is_observed() -> None:
+    model, x = nn.Linear(6, 4), torch.rand(2, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with leakbench.probe(model) as probe:
+        probe.observe(x.to_sparse(), torch.tensor([0, 1]), nn.functional.cross_entropy)
+        nn.functional.cross_entropy(model(x), torch.tensor([0, 1])).backward()
+        optimizer.step()
+    assert torch.equal(probe.observed.inputs[0], x)

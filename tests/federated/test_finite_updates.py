@@ -244,8 +244,8 @@ def test_a_run_says_how_many_members_counted_as_zero() -> None:
     rounds["updates"], rounds["updates_zeroed"] = [250.0, 250.0], [0.0, 2.0]
     rounds["examples"], rounds["examples_zeroed"] = [64.0, 64.0], [1.0, 0.0]
     assert _zeroed(rounds) == [
-        "training: 1 of 128 example gradients was not finite and counted as zero",
-        "training: 2 of 500 updates were not finite and counted as zero",
+        "training: 1 of 128 example gradients was not finite and counted as zero; a lower --learning-rate may help",
+        "training: 2 of 500 updates were not finite and counted as zero; a lower --learning-rate may help",
     ]
 
 

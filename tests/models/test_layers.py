@@ -147,10 +147,10 @@ def test_the_labels_of_a_batch_are_right_or_are_searched(name: str) -> None:
 
 def test_the_trained_head_is_the_one_that_answers() -> None:
     torch.manual_seed(0)
-    model = with_trainable(Net(HEADS["plain"][0]), "head", generator(0, "rule"), shape=SHAPE)
+    model = with_trainable(Net(HEADS["plain"][0]), "head", generator(0, "rule"), SHAPE)
     assert list(parameters(model)) == ["head.weight", "head.bias"]
     with pytest.raises(InputError, match="trainable: got 'head', but the network has no separate last layer"):
-        with_trainable(Net(_cosine), "head", generator(0, "rule"), shape=SHAPE)
+        with_trainable(Net(_cosine), "head", generator(0, "rule"), SHAPE)
 
 
 def test_a_first_layer_behind_a_change_of_the_input_is_not_read() -> None:

@@ -148,7 +148,7 @@ def test_lora_begins_with_a_linear_layer_and_zeros(kind, place):
     """A is uniform within 1 / sqrt(its inputs); neither it nor the library moves the global generator."""
     model = network(place, kind, "all").model
     state = torch.get_rng_state()
-    found = with_trainable(model.train(), "lora:r=2", generator(0, "lora"))
+    found = with_trainable(model.train(), "lora:r=2", generator(0, "lora"), ())
     assert torch.equal(torch.get_rng_state(), state) and not found.training
     for name, p in parameters(found).items():
         if "lora_A" in name:

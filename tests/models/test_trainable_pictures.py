@@ -1,5 +1,6 @@
 """Networks of pictures of which blocks, LoRA or adapters are trained: what is frozen stays, and the gradients have closed forms."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def small(name: str) -> nn.Module:
 
 
 def network(name: str, rule: str) -> Network:
-    model = with_trainable(small(name), rule, generator(0, "rule"))
+    model = with_trainable(small(name), rule, generator(0, "rule"), SHAPE)
     return Network(model, parameters(model))
 
 
@@ -164,7 +165,7 @@ def test_adapters_begin_as_published():
     model = vision_transformer("vit", SHAPE, CLASSES, patch=4, width=96, depth=2, heads=2)
     torch.set_rng_state(state)
     first, again = (
-        parameters(with_trainable(model_, "adapters:r=64", generator(0, "a")))
+        parameters(with_trainable(model_, "adapters:r=64", generator(0, "a"), SHAPE))
         for model_ in (model, vision_transformer("vit", SHAPE, CLASSES, patch=4, width=96, depth=2, heads=2))
     )
     weight = first["block0.mlp.2.adapter.down.weight"]
@@ -191,11 +192,16 @@ def test_adapters_of_networks_of_texts(kind, tmp_path: Path):
     assert torch.equal(found(tokens), plain(tokens))
 
 
-class Whole(nn.Sequential):
+class Whole(nn.Module):
     """A network with PyTorch's own attention, whose projections are not layers."""
 
     def __init__(self) -> None:
-        super().__init__(nn.MultiheadAttention(8, 2), nn.Linear(8, 2))
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(8, 2), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.flatten(1)[:, :8]
+        return self.head(self.attention(rows, rows, rows)[0])
 
 
 def test_what_a_network_does_not_have_is_refused():
@@ -209,7 +215,7 @@ def test_what_a_network_does_not_have_is_refused():
         (small("vit"), "blocks:3", "the network has 2 blocks; expected at most that"),
         (small("cnn"), "lora:r=100000", "expected r of at most [0-9]+, the rank of the largest layer"),
         (Whole(), "lora:r=2", "the network has no layer for LoRA; expected all or head"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(9, 2)), "lora:r=2", "the network has no layer for LoRA"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(math.prod(SHAPE), 2)), "lora:r=2", "the network has no layer for LoRA"),
     ):
         with pytest.raises(InputError, match=f"^trainable: got '{rule}', .*{message}"):
-            with_trainable(model, rule, generator(0, "r"))
+            with_trainable(model, rule, generator(0, "r"), SHAPE)

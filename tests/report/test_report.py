@@ -623,6 +623,12 @@ def test_the_limits_over_all_networks_are_printed_for_shares_near_0_and_1() -> N
     )
     for verbose in (True, False):
         assert " ".join(printed(summary, 100, verbose=verbose).split()).count(said) == 1
+    different = {**summary, "taps": {**summary["taps"], "type-1": {**summary["taps"]["type-1"], "asr": 1.0}}}
+    text = " ".join(printed(different, 100).split())
+    assert (
+        "client update (type-1): intervals near 0 and 1 are for networks like these 5; over all networks: ASR and"
+        in text
+    )
     for changes in ({"networks": 1}, {"networks": 5, "asr": 0.5, "identified": 0.5}):
         for tap in summary["taps"].values():
             tap.update(changes)

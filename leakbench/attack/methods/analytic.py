@@ -15,7 +15,7 @@ from leakbench.core.errors import InputError
 from leakbench.core.part import part
 from leakbench.core.types import Generators
 from leakbench.federated.view import View
-from leakbench.models.layers import begins_linear, first_layer
+from leakbench.models.layers import first_layer
 
 __all__ = ["AnalyticFc"]
 
@@ -47,7 +47,7 @@ class AnalyticFc:
         Raises:
             InputError: If the model does not begin with a biased linear layer, apart from flattening.
         """
-        if not begins_linear(views[0].network.model, views[0].shape):
+        if first_layer(views[0].network.model, views[0].shape) is None:
             raise InputError(
                 "attack: analytic_fc reads a biased linear first layer, with which this network does not begin; choose one"
                 " that does (mlp), or another attack"

@@ -15,7 +15,7 @@ from leakbench.core.recipe import Slot
 from leakbench.federated.view import View
 from leakbench.models.kinks import kinked
 from leakbench.models.language import LanguageModel
-from leakbench.models.layers import begins_linear
+from leakbench.models.layers import first_layer
 
 __all__ = ["Reconstructs", "Stage"]
 
@@ -58,5 +58,5 @@ class Stage:
         if self.where == "texts":
             return False
         if self.where == "begins_linear":
-            return begins_linear(model, shape)
+            return first_layer(model, shape) is not None
         return self.where == "always" or (len(shape) == PICTURE and kinked(model, shape))
