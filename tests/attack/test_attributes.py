@@ -234,7 +234,7 @@ def scored(members: int = 1) -> pd.DataFrame:
 
 def test_rows_and_summary() -> None:
     """The three victims with a known value count as 1, 0 and 1/2 right."""
-    rows = scored()
+    rows = scored().assign(network=0)
     assert rows["attribute_work"].tolist() == pytest.approx([1.0, 0.0, 0.5, np.nan], nan_ok=True)
     assert rows["null_attribute_work"].tolist() == [0.6] * 4
     low, high = wilson(1.5, 3)
@@ -260,7 +260,9 @@ def test_the_bound_is_relative_to_the_best_constant_guess() -> None:
     """60 % by guessing, sigma 2: Phi(Phi^-1(.6) + 1 / 2); 40 of 40 right is a violation, 30 of 40 is not."""
 
     def held(right: list[float], sigma: float) -> tuple[float | None, list[str]]:
-        rows = pd.DataFrame({"attribute_work": right, "null_attribute_work": 0.6, "victim": range(40), "member": 0})
+        rows = pd.DataFrame(
+            {"attribute_work": right, "null_attribute_work": 0.6, "victim": range(40), "member": 0, "network": 0}
+        )
         found = attribute_bounds(attribute_fields(rows), Seen(sigma, 1))
         assert found is not None
         return found["work"]["bound"], [v.measure for v in violations("t", Tap(attributes=found), rows)]

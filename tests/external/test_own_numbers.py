@@ -430,7 +430,7 @@ def test_a_missing_parameter_is_not_taken_for_another_one(renamed: dict[str, str
     given.pop(None, None)  # type: ignore[call-overload]
     with pytest.raises(InputError) as refused:
         as_parameters("update", model, given)  # type: ignore[arg-type]
-    assert str(refused.value).endswith(f"is missing; {hint}")
+    assert f"is missing; {hint}" in str(refused.value)
 
 
 def test_a_further_array_is_not_taken_for_a_parameter() -> None:

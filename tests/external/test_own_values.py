@@ -269,7 +269,9 @@ def test_no_victim_and_a_scripted_network_are_one_line() -> None:
 
 
 def errors(*batches: float, null: float = 41.0) -> dict[str, Any]:
-    group = pd.DataFrame({"batch": range(len(batches)), TARGET_ERROR.name: batches, TARGET_ERROR.baseline: null})
+    group = pd.DataFrame(
+        {"batch": range(len(batches)), "network": 0, TARGET_ERROR.name: batches, TARGET_ERROR.baseline: null}
+    )
     return target_fields(group)
 
 

@@ -12,6 +12,7 @@ from transformers import GPT2Config
 
 import leakbench
 from leakbench.core.errors import InputError
+from leakbench.core.hashes import content_hash
 from leakbench.gate.baseline import baseline_of, kept_of
 from leakbench.gate.gate import GateLimits, gate
 from leakbench.storage.rows_file import read_rows
@@ -41,12 +42,12 @@ def with_scores(run: Path, **scores: Any) -> None:
 
 
 def written(run: Path, **changes: Any) -> Path:
-    """Write a baseline file of a run with changed columns; a column of None is left out."""
+    """Write a baseline file of a run with changed columns."""
     kept = baseline_of(run)
     del kept["checksum"]
-    kept["rows"] = {name: value for name, value in (kept["rows"] | changes).items() if value is not None}
+    kept["rows"] |= changes
     path = run.parent / "kept.json"
-    path.write_text(json.dumps(kept), encoding="utf-8")
+    path.write_text(json.dumps({**kept, "checksum": content_hash(kept)}), encoding="utf-8")
     return path
 
 

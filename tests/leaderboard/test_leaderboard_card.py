@@ -262,7 +262,9 @@ def test_failures_are_the_worst_of_a_card_s_median(card: Card) -> None:
     }
     tap |= {"label_accuracy": None, "feature_accuracy": None, "null_feature_accuracy": None, "record_match": None}
     summary = Summary.of({"taps": {point.name: tap}})
-    rows = pd.DataFrame([{"victim": v, "rmse": each} for v in range(12) for each in (0.1, 0.2 + v / 100, math.nan)])
+    rows = pd.DataFrame(
+        [{"victim": v, "network": 0, "rmse": each} for v in range(12) for each in (0.1, 0.2 + v / 100, math.nan)]
+    )
     found = point_of(point.name, summary, rows).rmse
     assert found is not None
     medians = sorted(0.2 + v / 100 for v in range(12))

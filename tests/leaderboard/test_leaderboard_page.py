@@ -181,7 +181,7 @@ def test_warnings_name_leaks_violated_claims_and_missing_evidence(card: Card) ->
     weaker = tuple(
         dataclasses.replace(
             c,
-            warnings=("type-2: for 3 of 10 victims, no luck", "type-1: no luck (4 of 10 victims)"),
+            warnings=("type-2: for 3 of 10 victims, no luck", "type-1: for 4 of 10 victims, no luck"),
             points=tuple(dataclasses.replace(p, asr=(0.1, 0.0, 0.3), verdict="inconclusive") for p in c.points),
         )
         if c.attacker == "aware" and c.protocol == "live"

@@ -55,7 +55,7 @@ def test_an_attacker_that_reads_nothing_equals_the_baseline():
 
 
 def row(victim, rmse, success):
-    return {"victim": victim, "batch": victim, "rmse": rmse, "success": success}
+    return {"victim": victim, "batch": victim, "network": 0, "rmse": rmse, "success": success}
 
 
 def test_more_success_than_expected_is_an_error():

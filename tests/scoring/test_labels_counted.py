@@ -68,7 +68,7 @@ def test_true_shares_are_all_right_and_are_in_the_first_row_of_a_batch() -> None
     rows = score_rankings(answers, torch.tensor([0, 2, 9]), torch.tensor([0] * 5), truth)
     assert rows["label_counts"].tolist() == pytest.approx([1.0, np.nan, 1.0, np.nan], nan_ok=True)
     assert rows["null_label_counts"].tolist() == pytest.approx([0.5, np.nan, 0.0, np.nan], nan_ok=True)
-    fields = ranking_fields(rows)
+    fields = ranking_fields(rows.assign(network=0))
     assert (fields["label_counts"], fields["label_counts_low"]) == mean_interval([1.0, 1.0])[:2]
     assert fields["null_label_counts"] == 0.25
     one = VictimTruth(

@@ -121,7 +121,7 @@ def test_another_batch_member_is_not_a_false_positive() -> None:
 
 def test_the_summary_is_over_victims() -> None:
     above, found = [0.25, np.nan, 0.75, np.nan], [0.0, np.nan, 1.0, np.nan]
-    fields = ranking_fields(pd.DataFrame({"member_above": above, "member_found": found}))
+    fields = ranking_fields(pd.DataFrame({"member_above": above, "member_found": found, "network": 0}))
     assert (fields["member_auc"], fields["member_auc_low"], fields["member_auc_high"]) == mean_interval([0.25, 0.75])
     assert (fields["member_tpr"], fields["member_tpr_low"], fields["member_tpr_high"]) == (0.5, *wilson(1, 2))
     assert ranking_notes("t", Tap.model_validate(fields)).keys() == {"taps.t.label_counts", "taps.t.null_label_counts"}

@@ -58,7 +58,9 @@ def test_the_baseline_is_the_constant_guess_of_public_targets() -> None:
 
 def test_a_victim_without_targets_has_the_error_of_the_baseline() -> None:
     """The mean of .2 and .7, each of one batch; without any inferred target there is no error."""
-    rows = pd.DataFrame({"batch": [0, 1], TARGET_ERROR.name: [0.2, np.nan], TARGET_ERROR.baseline: [0.5, 0.7]})
+    rows = pd.DataFrame(
+        {"batch": [0, 1], "network": 0, TARGET_ERROR.name: [0.2, np.nan], TARGET_ERROR.baseline: [0.5, 0.7]}
+    )
     found = target_fields(rows)
     assert found[TARGET_ERROR.name] == pytest.approx(0.45)
     assert found[TARGET_ERROR.baseline] == pytest.approx(0.6)

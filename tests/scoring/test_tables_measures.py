@@ -285,7 +285,7 @@ def scored(answer: Tensor, members: int = 2) -> pd.DataFrame:
     assert judge is not None
     rngs = tuple(torch.Generator().manual_seed(v) for v in range(victims))
     rows = score_table(answer, VictimTruth(lanes, data.train_inputs[examples], labels, examples, lanes), judge, rngs)
-    return rows.assign(batch=np.repeat(np.arange(victims), members), failure_reason="")
+    return rows.assign(batch=np.repeat(np.arange(victims), members), network=0, failure_reason="")
 
 
 def test_rows_and_summary_of_a_perfect_answer() -> None:
@@ -350,7 +350,11 @@ def batches_of_two(feature_accuracy: list[float], record_match: float) -> pd.Dat
     rows = pd.DataFrame(dict.fromkeys(TABLE_COLUMNS, 0.0), index=range(2 * len(feature_accuracy)))
     batch = np.repeat(np.arange(len(feature_accuracy)), 2)
     return rows.assign(
-        batch=batch, failure_reason="", record_match=record_match, feature_accuracy=np.repeat(feature_accuracy, 2)
+        batch=batch,
+        network=0,
+        failure_reason="",
+        record_match=record_match,
+        feature_accuracy=np.repeat(feature_accuracy, 2),
     )
 
 
