@@ -76,7 +76,7 @@ def test_true_shares_are_all_right_and_are_in_the_first_row_of_a_batch() -> None
     )
     rows = score_rankings(answers, torch.tensor([0, 2, 9]), torch.tensor([0] * 5), one)
     assert rows["label_counts"].isna().all()
-    fields = ranking_fields(rows)
+    fields = ranking_fields(rows.assign(network=0))
     assert fields["label_counts"] is fields["label_counts_high"] is fields["null_label_counts"] is None
     assert ranking_notes("t", Tap.model_validate(fields))["taps.t.label_counts"].startswith(
         "the update is of one example"

@@ -125,7 +125,7 @@ def test_the_summary_is_over_victims() -> None:
     assert (fields["member_auc"], fields["member_auc_low"], fields["member_auc_high"]) == mean_interval([0.25, 0.75])
     assert (fields["member_tpr"], fields["member_tpr_low"], fields["member_tpr_high"]) == (0.5, *wilson(1, 2))
     assert ranking_notes("t", Tap.model_validate(fields)).keys() == {"taps.t.label_counts", "taps.t.null_label_counts"}
-    few = ranking_fields(pd.DataFrame({"member_above": above, "member_found": np.nan}))
+    few = ranking_fields(pd.DataFrame({"member_above": above, "member_found": np.nan, "network": 0}))
     assert few["member_tpr"] is few["member_tpr_low"] is None
     assert ranking_notes("t", Tap.model_validate(few))["taps.t.member_tpr"].startswith(
         "fewer than 100 candidates that are not members"
