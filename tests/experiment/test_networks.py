@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -112,11 +111,3 @@ def test_a_run_interrupted_between_networks_ends_with_the_same_rows(tmp_path: Pa
         torch.equal(again[name], tensors[name]) for name in ("type-1.round0.reconstruction", "type-2.round0.truth")
     )
     shutil.rmtree(folder)
-
-
-@pytest.mark.slow
-def test_old_rows_without_networks_belong_to_one(tmp_path: Path) -> None:
-    measured(cell(victims=2), tmp_path)
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pq.read_table(path).drop_columns(["network"]), path)
-    assert (read_rows(path)["network"] == 0).all()

@@ -44,14 +44,6 @@ def _copy(whole: Path, folder: Path, manifest: dict[str, Any]) -> Path:
     return folder
 
 
-def _copy(whole: Path, folder: Path, manifest: dict[str, Any], has_checksum: bool) -> Path:
-    shutil.copytree(whole, folder)
-    told = {name: value for name, value in manifest.items() if has_checksum or name != "checksum"}
-    text = json.dumps(sealed(told) | {"schema": manifest["schema"]} if has_checksum else told)
-    (folder / "manifest.json").write_text(text, encoding="utf-8")
-    return folder
-
-
 def _read(tally: Tally, folder: Path, whole: Path, shown: str, name: str, known: bool) -> None:
     code, out, err = called("compare", str(folder), str(whole))
     if known:

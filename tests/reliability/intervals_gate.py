@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binom
 
+from leakbench.core.hashes import content_hash
 from leakbench.gate.gate import LEVEL, GateLimits, _risen, gate
 from tests.reliability.intervals_paired import chances, compared, pairs
 from tests.reliability.tally import Tally
@@ -34,7 +35,7 @@ def rows_of(success: np.ndarray, members: int = 1) -> pd.DataFrame:
     return pd.DataFrame(
         {"tap": "type-2", "round": 0, "victim": np.arange(count) // members, "member": np.arange(count) % members}
     ).assign(
-        example=np.arange(count), label=1, eta=0.1, candidates=300, success=success, identified=1.0, failure_reason="",
+        network=0, example=np.arange(count), label=1, eta=0.1, candidates=300, success=success, identified=1.0, failure_reason="",
         label_guess=1, rmse=0.2, null_rmse=0.3,
     )  # fmt: skip
 
@@ -96,9 +97,8 @@ def written(path: Path, rows: pd.DataFrame) -> Path:
     """Write rows as a baseline file."""
     told = {"dataset": "digits", "accuracy": None, "epsilon": None, "attack": "lmmse 0", "hash": "h", "name": "made up"}
     columns = {name: values.tolist() for name, values in rows.items()}
-    path.write_text(
-        json.dumps({"leakbench baseline": 1, **told, "examples": len(rows), "rows": columns}), encoding="utf-8"
-    )
+    kept = {"leakbench baseline": 1, **told, "settings": {}, "examples": len(rows), "rows": columns}
+    path.write_text(json.dumps({**kept, "checksum": content_hash(kept)}), encoding="utf-8")
     return path
 
 

@@ -35,6 +35,7 @@ from tests.bad.recipes import BILLION, DEFENSE
 from tests.bad.tried import asked, found_wrong
 from tests.reliability.tally import Tally
 from tests.report.test_report import run_folder, summary_of
+from tests.resealed import reseal
 
 __all__ = ["check"]
 
@@ -296,7 +297,7 @@ def _pages(tally: Tally, place: Path, full: bool) -> None:
         for key in path[:-1]:
             at = at[key]
         at[path[-1]] = f"{at[path[-1]]}{SCRIPT}"
-        (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        reseal(folder, manifest)
         with tally.case(f"a script in {'.'.join(map(str, path))}"):
             try:
                 page = write_report(folder)
